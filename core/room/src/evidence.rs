@@ -1,0 +1,61 @@
+//! What a node saw. Nodes report evidence, R assigns blame.
+
+use serde::{Deserialize, Serialize};
+
+use crate::message::Counters;
+use crate::time::Millis;
+
+/// Who a node waited for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Owes {
+    /// Nobody: a queue.
+    #[default]
+    Nobody,
+    /// The prefill worker.
+    Prefill,
+    /// The decode worker.
+    Decode,
+    /// The router.
+    Router,
+}
+
+impl Owes {
+    /// The name used in JSON and spans.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Nobody => "nobody",
+            Self::Prefill => "prefill",
+            Self::Decode => "decode",
+            Self::Router => "router",
+        }
+    }
+}
+
+/// One node's view of a room at its end, and of its own debts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
+pub struct Evidence {
+    /// Whose step this node waited for.
+    pub waited_for: Owes,
+    /// For how long it had waited.
+    pub waited: Millis,
+    /// What had moved.
+    pub counters: Counters,
+    /// The data connection had sent bytes that the peer's kernel did not acknowledge (TCP_INFO) for a while.
+    pub unacked: bool,
+    /// The data connection to the peer broke or was refused.
+    pub data_link_broken: bool,
+    /// Its own engine has had a step in hand for this long without finishing it; 0 if it owes none.
+    pub engine_owes: Millis,
+    /// It had itself been stopped.
+    pub was_stopped: bool,
+}
+
+impl Evidence {
+    /// Whether the node admits a debt of its own that is older than `limit`, or that it was stopped.
+    #[must_use]
+    pub fn admits(&self, limit: Millis) -> bool {
+        self.was_stopped || (self.engine_owes > limit)
+    }
+}

@@ -1,0 +1,23 @@
+//! The room protocol as pure functions: state × event × now → state × effects. No I/O, no clock, no runtime.
+//!
+//! Words: see `ARCHITECTURE.md`. The only entries that actors call are the `step` functions of the three ledgers.
+
+pub mod evidence;
+pub mod ids;
+pub mod message;
+pub mod phase;
+pub mod reason;
+pub mod settings;
+pub mod slab;
+pub mod spec;
+pub mod time;
+
+pub use evidence::{Evidence, Owes};
+pub use ids::{Attempt, Epoch, Incarnation, RequestKey, Role, RoomId};
+pub use message::{Counters, FromWorker, HelloReply, PartState, Refusal, ToWorker};
+pub use phase::Phase;
+pub use reason::{Blame, PartEnd, Reason, Verdict};
+pub use settings::Settings;
+pub use slab::{FirstToken, Layout, Manifest, SlabError, SlabId, SlabMeta, SlabSink, SlabSource};
+pub use spec::{RoomSpec, Sampling, Token, Work};
+pub use time::{Millis, Moment};

@@ -1,0 +1,264 @@
+//! Every bound of the protocol as a setting. One knob, the progress TTL, fits a slow machine: what is not set follows from it.
+
+use serde::{Deserialize, Serialize};
+
+use crate::time::Millis;
+
+/// The bounds of the protocol. Times are milliseconds. See `ARCHITECTURE.md` for what each one covers.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Settings {
+    /// A party that owes a step and makes no progress for this long has failed.
+    pub progress_ttl: Millis,
+    /// From P's hello to D's Ready or Wait.
+    pub handshake_ttl: Millis,
+    /// How often reports are sent and the ledger looks at counters.
+    pub report_period: Millis,
+    /// HTTP/2 ping interval on control connections.
+    pub ping_interval: Millis,
+    /// A ping that is not answered for this long breaks the connection.
+    pub ping_timeout: Millis,
+    /// TTL of room and member leases, whole seconds (etcd counts in seconds).
+    pub lease_ttl: Millis,
+    /// TCP_USER_TIMEOUT of data connections: sent bytes unacknowledged for this long break the connection.
+    pub tcp_user_timeout: Millis,
+    /// Connecting, and a worker's answer to Open.
+    pub connect_timeout: Millis,
+    /// A worker's question about its room (Ask) waits this long for the owner.
+    pub ask_timeout: Millis,
+    /// R's question to a worker whether it is still the same incarnation.
+    pub who_timeout: Millis,
+    /// From asking tasks to stop to killing them; how long a half-closed stream is drained.
+    pub grace: Millis,
+    /// How long R waits for evidence after a verdict.
+    pub blame_wait: Millis,
+    /// R's own progress timer fires this much after the workers' own.
+    pub router_slack: Millis,
+    /// How long a request may wait for its turn or for pages, over all attempts.
+    pub queue_timeout: Millis,
+    /// The absolute deadline of a request; also the age of a tombstone.
+    pub request_timeout: Millis,
+    /// A client whose socket takes no byte for this long has stalled.
+    pub client_stall: Millis,
+    /// Slowest acceptable transfer in bytes per second; sets a room's absolute transfer deadline.
+    pub transfer_floor: u64,
+    /// Slowest acceptable prefill in tokens per second.
+    pub prefill_floor: u64,
+    /// Slowest acceptable decode in tokens per second.
+    pub decode_floor: u64,
+    /// Cap on what a prefill worker sends, bytes per second; 0 is none. Lowers the transfer floor to a tenth of it.
+    pub transfer_cap: u64,
+    /// Tries to send KV within one room; those spent while Queued do not count.
+    pub max_epochs: u32,
+    /// Tries at one request.
+    pub max_attempts: u8,
+    /// Extra attempts that may be saved up.
+    pub retry_bucket: u32,
+    /// Thousandths of an extra attempt gained with each admission.
+    pub retry_gain_milli: u32,
+    /// Rooms a prefill worker may have in the handshake at once.
+    pub hello_window: u32,
+    /// Rooms in a worker's table.
+    pub permits: u32,
+    /// Largest share of a decode worker's permits that one prefill worker may hold, in percent (all if it is the only one).
+    pub peer_share_percent: u32,
+    /// Rooms that prefill computes at once.
+    pub prefill_concurrency: u32,
+    /// Requests that R holds, live ones and those in the admission queue together.
+    pub max_requests: u32,
+    /// Aborts accepted for requests that have not arrived.
+    pub max_tombstones: u32,
+    /// Of these, those from one client.
+    pub tombstones_per_client: u32,
+    /// Ended rooms that a node remembers.
+    pub remembered_rooms: u32,
+    /// Tokens of a request that names no maximum.
+    pub default_max_tokens: u32,
+    /// Times a parked room may requeue; 0 switches optimistic prefill off.
+    pub optimistic_prefill_attempts: u32,
+    /// Quarantine above a quarter of the pool, or anything kept longer than this, fences the process.
+    pub fence_after: Millis,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self::from_ttl(Millis::from_secs(5))
+    }
+}
+
+impl Settings {
+    /// All settings for a progress TTL, everything else at its default.
+    #[must_use]
+    pub fn from_ttl(ttl: Millis) -> Self {
+        let twentieth = ttl.scale(1, 20);
+        let quarter = Millis(twentieth.0.max(250));
+        Self {
+            progress_ttl: ttl,
+            handshake_ttl: ttl,
+            report_period: twentieth,
+            ping_interval: ttl.scale(1, 5),
+            ping_timeout: ttl.scale(2, 5),
+            lease_ttl: Millis(ttl.scale(4, 3).0.div_ceil(1000).max(2) * 1000),
+            tcp_user_timeout: ttl.scale(3, 5),
+            connect_timeout: ttl.scale(2, 5),
+            ask_timeout: ttl.scale(2, 5),
+            who_timeout: ttl.scale(2, 5),
+            grace: quarter,
+            blame_wait: quarter,
+            router_slack: Millis(twentieth.0.max(500)),
+            queue_timeout: Millis::from_secs(30),
+            request_timeout: Millis::from_secs(600),
+            client_stall: Millis::from_secs(30),
+            transfer_floor: 4_000_000,
+            prefill_floor: 20,
+            decode_floor: 1,
+            transfer_cap: 0,
+            max_epochs: 4,
+            max_attempts: 2,
+            retry_bucket: 20,
+            retry_gain_milli: 100,
+            hello_window: 8,
+            permits: 256,
+            peer_share_percent: 50,
+            prefill_concurrency: 4,
+            max_requests: 1024,
+            max_tombstones: 4096,
+            tombstones_per_client: 256,
+            remembered_rooms: 16_384,
+            default_max_tokens: 256,
+            optimistic_prefill_attempts: 0,
+            fence_after: Millis::from_secs(60),
+        }
+    }
+
+    /// The slowest acceptable transfer: the floor, lowered to a tenth of a configured cap.
+    #[must_use]
+    pub fn effective_transfer_floor(&self) -> u64 {
+        match self.transfer_cap {
+            0 => self.transfer_floor,
+            cap => self.transfer_floor.min((cap / 10).max(1)),
+        }
+    }
+
+    /// Absolute deadline of prefill's computing, from Started.
+    #[must_use]
+    pub fn prefill_budget(&self, prompt_tokens: u32) -> Millis {
+        Millis::at_rate(u64::from(prompt_tokens), self.prefill_floor) + self.two_ttl()
+    }
+
+    /// Absolute deadline of the transfer, from the last seal.
+    #[must_use]
+    pub fn transfer_budget(&self, bytes_outstanding: u64) -> Millis {
+        Millis::at_rate(bytes_outstanding, self.effective_transfer_floor()) + self.two_ttl()
+    }
+
+    /// Absolute deadline of decoding, from the commit.
+    #[must_use]
+    pub fn decode_budget(&self, max_tokens: u32) -> Millis {
+        Millis::at_rate(u64::from(max_tokens), self.decode_floor) + self.two_ttl()
+    }
+
+    /// Two progress TTLs.
+    #[must_use]
+    pub fn two_ttl(&self) -> Millis {
+        self.progress_ttl.scale(2, 1)
+    }
+
+    /// R's own progress timer.
+    #[must_use]
+    pub fn router_ttl(&self) -> Millis {
+        self.progress_ttl + self.router_slack
+    }
+
+    /// Before each retry of a data connection within a room: at once, then 100 ms, then 400 ms.
+    #[must_use]
+    pub const fn retry_backoff(failures: u32) -> Millis {
+        match failures {
+            0 | 1 => Millis(0),
+            2 => Millis(100),
+            _ => Millis(400),
+        }
+    }
+
+    /// Refuses values under which the protocol's bounds do not hold.
+    ///
+    /// # Errors
+    /// Names the setting, its value and what would be right.
+    pub fn validate(&self) -> Result<(), SettingsError> {
+        let ttl = self.progress_ttl.0;
+        let at_least = |name, value: u64, least: u64| {
+            if value < least { Err(SettingsError { name, value, right: format!("at least {least}") }) } else { Ok(()) }
+        };
+        let at_most = |name, value: u64, most: u64| {
+            if value > most { Err(SettingsError { name, value, right: format!("at most {most}") }) } else { Ok(()) }
+        };
+        at_least("progress-ttl-ms", ttl, 200)?;
+        at_most("progress-ttl-ms", ttl, 3_600_000)?;
+        at_least("handshake-ttl-ms", self.handshake_ttl.0, 50)?;
+        at_least("report-period-ms", self.report_period.0, 5)?;
+        at_most("report-period-ms", self.report_period.0, ttl / 4)?;
+        at_least("ping-interval-ms", self.ping_interval.0, 10)?;
+        at_least("ping-timeout-ms", self.ping_timeout.0, 10)?;
+        at_most("ping-timeout-ms", self.ping_interval.0 + self.ping_timeout.0, ttl)?;
+        at_least("lease-ttl-ms", self.lease_ttl.0, 2000)?;
+        at_least("lease-ttl-ms", self.lease_ttl.0, ttl)?;
+        at_least("tcp-user-timeout-ms", self.tcp_user_timeout.0, 10)?;
+        at_most("tcp-user-timeout-ms", self.tcp_user_timeout.0, ttl)?;
+        at_least("connect-timeout-ms", self.connect_timeout.0, 10)?;
+        at_most("connect-timeout-ms", self.connect_timeout.0, ttl)?;
+        at_least("ask-timeout-ms", self.ask_timeout.0, 10)?;
+        at_least("who-timeout-ms", self.who_timeout.0, 10)?;
+        at_least("queue-timeout-ms", self.queue_timeout.0, 1)?;
+        at_least("request-timeout-ms", self.request_timeout.0, self.queue_timeout.0)?;
+        at_least("transfer-floor", self.transfer_floor, 1)?;
+        at_least("prefill-floor", self.prefill_floor, 1)?;
+        at_least("decode-floor", self.decode_floor, 1)?;
+        at_least("max-epochs", u64::from(self.max_epochs), 1)?;
+        at_least("max-attempts", u64::from(self.max_attempts), 1)?;
+        at_least("hello-window", u64::from(self.hello_window), 1)?;
+        at_least("permits", u64::from(self.permits), 1)?;
+        at_least("peer-share-percent", u64::from(self.peer_share_percent), 1)?;
+        at_most("peer-share-percent", u64::from(self.peer_share_percent), 100)?;
+        at_least("prefill-concurrency", u64::from(self.prefill_concurrency), 1)?;
+        at_least("max-requests", u64::from(self.max_requests), 1)?;
+        at_least("default-max-tokens", u64::from(self.default_max_tokens), 1)
+    }
+}
+
+/// A setting under which the protocol's bounds would not hold.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{name} = {value} is wrong: it must be {right}")]
+pub struct SettingsError {
+    /// The setting's name, as a flag has it.
+    pub name: &'static str,
+    /// Its value.
+    pub value: u64,
+    /// What would be right.
+    pub right: String,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_defaults_hold_for_every_usable_ttl() {
+        for ttl in [200, 300, 1000, 5000, 60_000] {
+            assert_eq!(Settings::from_ttl(Millis(ttl)).validate(), Ok(()), "ttl {ttl}");
+        }
+        assert_eq!(Settings::default().lease_ttl, Millis(7000));
+        assert_eq!(Settings::default().report_period, Millis(250));
+    }
+
+    #[test]
+    fn a_wrong_value_is_refused_by_name() {
+        let wrong = Settings { max_epochs: 0, ..Settings::default() };
+        assert!(wrong.validate().unwrap_err().to_string().contains("max-epochs = 0"));
+    }
+
+    #[test]
+    fn a_cap_lowers_the_floor() {
+        let capped = Settings { transfer_cap: 1_000_000, ..Settings::default() };
+        assert_eq!(capped.effective_transfer_floor(), 100_000);
+        assert_eq!(Settings::default().effective_transfer_floor(), 4_000_000);
+    }
+}
