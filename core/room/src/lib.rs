@@ -2,18 +2,32 @@
 //!
 //! Words: see `ARCHITECTURE.md`. The only entries that actors call are the `step` functions of the three ledgers.
 
+pub mod blame;
+pub mod bucket;
+pub mod deadlines;
 pub mod evidence;
+pub mod id_source;
 pub mod ids;
+pub mod invariant;
+pub mod ledger;
+pub mod lru;
 pub mod message;
+pub mod pages;
+pub mod pause;
 pub mod phase;
 pub mod reason;
+pub mod request;
+pub mod room;
 pub mod settings;
 pub mod slab;
 pub mod spec;
 pub mod time;
+pub mod tombstones;
+pub mod vouch;
 
 pub use evidence::{Evidence, Owes};
 pub use ids::{Attempt, Epoch, Incarnation, RequestKey, Role, RoomId};
+pub use invariant::{Invariant, Violation};
 pub use message::{Counters, FromWorker, HelloReply, PartState, Refusal, ToWorker};
 pub use phase::Phase;
 pub use reason::{Blame, PartEnd, Reason, Verdict};

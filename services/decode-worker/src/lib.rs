@@ -1,1 +1,78 @@
-//! Placeholder.
+//! The decode worker: receives KV from prefill workers and produces tokens.
+
+use std::sync::Arc;
+
+use innkeeper_actors::decode::{Decode, Doorman};
+use innkeeper_actors::worker::node::WorkerNode;
+use innkeeper_node::clock::Clock;
+use innkeeper_node::config::NodeConfig;
+use innkeeper_node::host::{Running, StartError, WorkerKind, WorkerWiring, start_worker};
+use innkeeper_node::random;
+use innkeeper_room::Role;
+use innkeeper_room::ledger::decode::{Config, Ledger};
+use innkeeper_transfer::{Acceptor, Backend, Config as TransferConfig, Listener, Stats, TcpBackend};
+
+/// Starts a decode worker.
+///
+/// # Errors
+/// [`StartError`] says what could not be had.
+pub async fn start(wiring: WorkerWiring) -> Result<Running, StartError> {
+    // Rooms get secrets from the OS; that it gives none must be seen now, and not by the first room.
+    random::bits()?;
+    let backend = TcpBackend::new(TransferConfig::from(&wiring.ground.config.settings));
+    let kind = DecodeKind { backend: Arc::new(backend), doorman: Doorman::new(), listener: None };
+    start_worker(kind, wiring).await
+}
+
+struct DecodeKind {
+    backend: Arc<dyn Backend>,
+    doorman: Arc<Doorman>,
+    listener: Option<Box<dyn Listener>>,
+}
+
+impl WorkerKind for DecodeKind {
+    type Craft = Decode;
+
+    const ROLE: Role = Role::Decode;
+
+    async fn open_data(&mut self, config: &NodeConfig) -> Result<String, StartError> {
+        let acceptor = Arc::clone(&self.doorman) as Arc<dyn Acceptor>;
+        let listener = self.backend.listen(&config.data.to_string(), acceptor).await?;
+        let addr = config.advertise(listener.local_addr());
+        self.listener = Some(listener);
+        Ok(addr)
+    }
+
+    fn build(&mut self, wiring: &WorkerWiring, data: &str) -> (Arc<Decode>, Ledger) {
+        let craft =
+            Decode::new(Arc::clone(&wiring.engine), data.to_owned(), Box::new(secret), wiring.tasks.clone());
+        let limits = wiring.engine.limits();
+        let config = Config {
+            settings: wiring.ground.config.settings.clone(),
+            incarnation: wiring.ground.incarnation,
+            total_pages: limits.total_pages,
+            page_tokens: wiring.engine.layout().page_tokens,
+            context: limits.context,
+        };
+        (Arc::new(craft), Ledger::new(config, Clock::boot().now()))
+    }
+
+    fn opened(&mut self, node: &Arc<WorkerNode<Decode>>) {
+        self.doorman.lead_to(node.greeter());
+    }
+
+    fn stats(&self) -> Arc<Stats> {
+        self.backend.stats()
+    }
+
+    fn shutdown(&self) {
+        if let Some(listener) = &self.listener {
+            listener.shutdown();
+        }
+    }
+}
+
+/// A room's secret. The OS gave random numbers at the start, and does not stop: 0 is never seen.
+fn secret() -> u64 {
+    random::bits().unwrap_or(0)
+}

@@ -1,1 +1,10 @@
-//! Placeholder.
+//! The router: the front door that speaks the OpenAI API, and the owner of rooms behind it.
+
+pub mod front;
+mod grpc_service;
+mod host;
+mod metering;
+mod nodes;
+mod view;
+
+pub use host::start;

@@ -1,0 +1,78 @@
+//! Data connections that have said hello and are not answered yet. Bounded by the data plane, which bounds the connections
+//! without an answer; each is answered by one step of the ledger.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use innkeeper_room::ledger::decode::{Event, SessionId};
+use innkeeper_transfer::{Acceptor, Hello, RecvEvent, RecvSession};
+use tokio::sync::mpsc;
+
+/// A hello with its connection.
+pub struct Greeting {
+    /// P's first word.
+    pub hello: Hello,
+    /// The connection.
+    pub session: Arc<dyn RecvSession>,
+    /// What it tells.
+    pub events: mpsc::Receiver<RecvEvent>,
+}
+
+/// A connection that waits for its answer.
+pub struct Visitor {
+    /// The connection.
+    pub session: Arc<dyn RecvSession>,
+    /// What it tells.
+    pub events: mpsc::Receiver<RecvEvent>,
+}
+
+/// The lobby.
+#[derive(Default)]
+pub struct Lobby {
+    next: AtomicU64,
+    visitors: Mutex<HashMap<SessionId, Visitor>>,
+}
+
+impl Lobby {
+    /// Takes a visitor in and names its event.
+    pub fn enter(&self, greeting: Greeting) -> Event {
+        let session = SessionId(self.next.fetch_add(1, Ordering::Relaxed));
+        let Hello { room, epoch, token, prefill, decode, .. } = greeting.hello;
+        let visitor = Visitor { session: greeting.session, events: greeting.events };
+        self.visitors.lock().unwrap_or_else(PoisonError::into_inner).insert(session, visitor);
+        Event::Hello { room, epoch, token, prefill, decode, session }
+    }
+
+    /// Lets a visitor out, to its answer.
+    pub fn take(&self, session: SessionId) -> Option<Visitor> {
+        self.visitors.lock().unwrap_or_else(PoisonError::into_inner).remove(&session)
+    }
+}
+
+/// The data plane's acceptor: hands every hello to `rooms`, which may not be there yet when it begins to listen.
+pub struct Doorman(std::sync::OnceLock<Box<dyn Fn(Greeting) -> bool + Send + Sync>>);
+
+impl Doorman {
+    /// Nobody is there yet: visitors are sent away.
+    #[must_use]
+    pub fn new() -> Arc<Self> {
+        Arc::new(Self(std::sync::OnceLock::new()))
+    }
+
+    /// From now on visitors go here. Once only.
+    pub fn lead_to(&self, rooms: impl Fn(Greeting) -> bool + Send + Sync + 'static) {
+        // A second call would be a second tree on one listener, which the services do not build.
+        drop(self.0.set(Box::new(rooms)));
+    }
+}
+
+impl Acceptor for Doorman {
+    fn hello(&self, hello: Hello, session: Arc<dyn RecvSession>, events: mpsc::Receiver<RecvEvent>) {
+        let refused = Arc::clone(&session);
+        let entered = self.0.get().is_some_and(|rooms| rooms(Greeting { hello, session, events }));
+        if !entered {
+            refused.kill();
+        }
+    }
+}

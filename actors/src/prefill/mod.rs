@@ -1,0 +1,164 @@
+//! The prefill worker's way of executing its ledger's orders.
+
+mod room;
+mod transfer;
+
+use std::sync::Arc;
+
+use innkeeper_engine::Engine;
+use innkeeper_room::ledger::prefill::{Effect, Event, Ledger};
+use innkeeper_room::{Epoch, Evidence, Millis, Reason, RoomId, Token};
+use innkeeper_transfer::Backend;
+use ractor::{Actor, ActorCell};
+
+pub use crate::prefill::room::PrefillRoom;
+use crate::ports::OpenRoom;
+use crate::prefill::transfer::Transfer;
+use crate::tasks::Tasks;
+use crate::worker::craft::{Craft, Report};
+use crate::worker::ledger::Order;
+
+/// The prefill worker's craft.
+pub struct Prefill {
+    engine: Arc<dyn Engine>,
+    backend: Arc<dyn Backend>,
+    tasks: Tasks,
+}
+
+/// An order to a room.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Command {
+    /// Connect after a pause.
+    Connect(Epoch, Millis),
+    /// Say Started.
+    SayStarted(Epoch),
+    /// Take pages and compute.
+    Compute(u32),
+    /// Stop computing.
+    CancelEngine,
+    /// Say Fail as a last word.
+    SayFail(Epoch, Reason, Evidence),
+    /// End the session quietly.
+    Finish(Epoch),
+    /// Destroy the session.
+    Kill(Epoch),
+    /// Give the pages back.
+    ClosePages,
+}
+
+impl Prefill {
+    /// With this engine and this data plane.
+    pub fn new(engine: Arc<dyn Engine>, backend: Arc<dyn Backend>, tasks: Tasks) -> Self {
+        Self { engine, backend, tasks }
+    }
+
+    async fn connect(&self, room: &Arc<PrefillRoom>, epoch: Epoch, after: Millis, parent: Option<ActorCell>) {
+        room.session_begins();
+        let args = transfer::Args {
+            room: Arc::clone(room),
+            epoch,
+            after,
+            backend: Arc::clone(&self.backend),
+            tasks: self.tasks.clone(),
+        };
+        let spawned = match parent {
+            Some(parent) => Transfer::spawn_linked(None, Transfer, args, parent).await.map(|_| ()).map_err(|e| e.to_string()),
+            None => Err("its room's actor is gone".to_owned()),
+        };
+        if let Err(why) = spawned {
+            tracing::warn!(room = %room.id(), epoch = epoch.0, why, "no transfer could be started");
+            room.session_over(epoch);
+            room.tell(Event::Broken { room: room.id(), epoch, unacked: false, refused: true });
+            room.tell(Event::Quiesced { room: room.id(), epoch });
+        }
+    }
+}
+
+impl Craft for Prefill {
+    type Ledger = Ledger;
+    type Room = PrefillRoom;
+    type Command = Command;
+    type Greeting = std::convert::Infallible;
+
+    fn open_event(&self, open: &OpenRoom) -> Event {
+        Event::Open { spec: open.spec.clone(), decode_addr: open.decode_addr.clone(), token: open.token }
+    }
+
+    fn room(&self, open: OpenRoom, report: Report<Event>) -> Arc<PrefillRoom> {
+        Arc::new(PrefillRoom::new(open, report))
+    }
+
+    fn greet(&self, greeting: Self::Greeting, _report: &Report<Event>) -> Event {
+        match greeting {}
+    }
+
+    fn order(&self, effect: Effect) -> Order<Command> {
+        match effect {
+            Effect::Tell { room, message } => Order::Tell(room, message),
+            Effect::Begin { room } => Order::Begin(room),
+            Effect::Connect { room, epoch, after } => Order::Room(room, Command::Connect(epoch, after)),
+            Effect::SayStarted { room, epoch } => Order::Room(room, Command::SayStarted(epoch)),
+            Effect::Compute { room, tokens } => Order::Room(room, Command::Compute(tokens)),
+            Effect::CancelEngine { room } => Order::Room(room, Command::CancelEngine),
+            Effect::SayFail { room, epoch, reason, evidence } => {
+                Order::Room(room, Command::SayFail(epoch, reason, evidence))
+            }
+            Effect::FinishSession { room, epoch } => Order::Room(room, Command::Finish(epoch)),
+            Effect::KillSession { room, epoch } => Order::Room(room, Command::Kill(epoch)),
+            Effect::ClosePages { room } => Order::Room(room, Command::ClosePages),
+            Effect::End { room } => Order::End(room),
+            Effect::Serving(serving) => Order::Serving(serving),
+            Effect::Exit { why } => Order::Exit(why),
+        }
+    }
+
+    async fn execute(&self, room: Option<&Arc<PrefillRoom>>, command: Command, parent: Option<ActorCell>) {
+        // Without handles there is nothing that could be touched.
+        let Some(room) = room else { return };
+        match command {
+            Command::Connect(epoch, after) => self.connect(room, epoch, after, parent).await,
+            Command::SayStarted(epoch) => {
+                if let Some(session) = room.session(epoch) {
+                    session.started();
+                }
+            }
+            Command::Compute(tokens) => room.compute(&self.engine, tokens),
+            Command::CancelEngine => room.cancel(&self.engine),
+            Command::SayFail(epoch, reason, evidence) => match room.session(epoch) {
+                Some(session) => session.fail(reason, evidence),
+                None => room.kill(epoch),
+            },
+            Command::Finish(epoch) => match room.session(epoch) {
+                Some(session) => session.finish(),
+                None => room.kill(epoch),
+            },
+            Command::Kill(epoch) => room.kill(epoch),
+            Command::ClosePages => room.close_pages(&self.engine),
+        }
+    }
+
+    fn sample(&self, id: RoomId, room: &PrefillRoom) -> Option<Event> {
+        let session = room.current();
+        let unacked = session.as_ref().is_some_and(|session| session.unacked());
+        if let Some(session) = session {
+            session.progress(self.engine.status().progress);
+        }
+        Some(Event::Sample { room: id, counters: room.counters(), unacked })
+    }
+
+    fn child_died(&self, _room: &PrefillRoom, _child: ActorCell) {
+        // The transfer's guard, which goes with the event, has destroyed the session and told the ledger.
+    }
+
+    fn tokens(&self, _room: &PrefillRoom, _position: u32, _count: u32) -> Vec<Token> {
+        vec![]
+    }
+
+    fn idle(&self, room: &PrefillRoom) -> bool {
+        room.idle()
+    }
+
+    fn fence(&self, room: &PrefillRoom) {
+        room.kill_all();
+    }
+}

@@ -1,0 +1,203 @@
+//! The handles of one room on a prefill worker: what the engine sealed, the sessions that carry it, and the counters that
+//! the ledger looks at. Shared by the room's actor, its transfers and the engine's thread; outlives the actor.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+
+use innkeeper_engine::{Engine, EngineError, PrefillSink};
+use innkeeper_room::ledger::prefill::Event;
+use innkeeper_room::{Counters, Epoch, Manifest, RoomId, SlabError, SlabId, SlabMeta, SlabSource};
+use innkeeper_transfer::SendSession;
+
+use crate::ports::OpenRoom;
+use crate::worker::craft::Report;
+
+/// The handles.
+pub struct PrefillRoom {
+    /// What R asked.
+    pub open: OpenRoom,
+    report: Report<Event>,
+    source: OnceLock<Arc<dyn SlabSource>>,
+    inner: Mutex<Inner>,
+}
+
+#[derive(Default)]
+struct Inner {
+    sealed: Vec<SlabMeta>,
+    manifest: Option<Manifest>,
+    /// Sessions that are not over, the newest last.
+    sessions: BTreeMap<Epoch, Arc<dyn SendSession>>,
+    /// Sessions of this epoch and earlier ones were destroyed, also those that are not made yet.
+    fenced: Epoch,
+    /// Sessions that may still read.
+    live: u32,
+    pages: bool,
+    counters: Counters,
+}
+
+impl PrefillRoom {
+    /// A room without pages or sessions.
+    pub fn new(open: OpenRoom, report: Report<Event>) -> Self {
+        Self { open, report, source: OnceLock::new(), inner: Mutex::default() }
+    }
+
+    /// The room's id.
+    pub fn id(&self) -> RoomId {
+        self.open.spec.room
+    }
+
+    /// Tells the ledger. A ledger that is gone ends the process; there is nobody else to tell.
+    pub fn tell(&self, event: Event) {
+        (self.report)(event);
+    }
+
+    /// Takes pages and starts the engine's job.
+    pub fn compute(self: &Arc<Self>, engine: &Arc<dyn Engine>, tokens: u32) {
+        let room = self.id();
+        let started = engine.open(room, tokens).and_then(|()| {
+            self.lock().pages = true;
+            if let Some(source) = engine.source(room) {
+                // Set once: a room computes once.
+                drop(self.source.set(source));
+            }
+            engine.prefill(room, Arc::clone(&self.open.work), Arc::clone(self) as Arc<dyn PrefillSink>)
+        });
+        if let Err(error) = started {
+            tracing::error!(%room, %error, "the engine refused a prefill that the ledger had reserved");
+            self.tell(Event::EngineFailed { room });
+        }
+    }
+
+    /// Asks the engine to stop; a job that is not there any more is answered as stopped.
+    pub fn cancel(&self, engine: &Arc<dyn Engine>) {
+        if !engine.cancel(self.id()) {
+            self.tell(Event::EngineStopped { room: self.id() });
+        }
+    }
+
+    /// Gives the pages back.
+    pub fn close_pages(&self, engine: &Arc<dyn Engine>) {
+        engine.close(self.id());
+        self.lock().pages = false;
+    }
+
+    /// A session is about to be made.
+    pub fn session_begins(&self) {
+        self.lock().live += 1;
+    }
+
+    /// A session was made: it gets all that is sealed so far. Destroyed at once if its epoch was fenced meanwhile.
+    pub fn attach(&self, epoch: Epoch, session: Arc<dyn SendSession>) {
+        let mut inner = self.lock();
+        if epoch <= inner.fenced {
+            session.kill();
+            return;
+        }
+        for slab in &inner.sealed {
+            session.submit(*slab);
+        }
+        if let Some(manifest) = &inner.manifest {
+            session.manifest(manifest.clone());
+        }
+        inner.sessions.insert(epoch, session);
+    }
+
+    /// A session is over and reads nothing any more.
+    pub fn session_over(&self, epoch: Epoch) {
+        let mut inner = self.lock();
+        inner.live = inner.live.saturating_sub(1);
+        inner.sessions.remove(&epoch);
+    }
+
+    /// The session of an epoch, if it is not over.
+    pub fn session(&self, epoch: Epoch) -> Option<Arc<dyn SendSession>> {
+        self.lock().sessions.get(&epoch).cloned()
+    }
+
+    /// The newest session.
+    pub fn current(&self) -> Option<Arc<dyn SendSession>> {
+        self.lock().sessions.values().next_back().cloned()
+    }
+
+    /// Destroys the session of this epoch, made or not.
+    pub fn kill(&self, epoch: Epoch) {
+        let mut inner = self.lock();
+        inner.fenced = inner.fenced.max(epoch);
+        for session in inner.sessions.range(..=epoch).map(|(_, session)| session) {
+            session.kill();
+        }
+    }
+
+    /// Destroys every session, made or not.
+    pub fn kill_all(&self) {
+        self.kill(Epoch(u32::MAX));
+    }
+
+    /// Whether this epoch was fenced.
+    pub fn is_fenced(&self, epoch: Epoch) -> bool {
+        epoch <= self.lock().fenced
+    }
+
+    /// Bytes handed to the connection, and bytes that D has verified.
+    pub fn moved(&self, sent: u64, verified: u64) {
+        self.lock().counters.raise(Counters { bytes_sent: sent, bytes_verified: verified, ..Counters::default() });
+    }
+
+    /// The newest counters.
+    pub fn counters(&self) -> Counters {
+        self.lock().counters
+    }
+
+    /// Whether nothing is left that could touch a page.
+    pub fn idle(&self) -> bool {
+        let inner = self.lock();
+        inner.live == 0 && !inner.pages
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        // Every change is complete before anything under the lock can panic.
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl SlabSource for PrefillRoom {
+    /// The session is made before the room has pages; nothing is submitted, and so nothing read, before it has.
+    fn read(&self, slab: SlabId, offset: u32, out: &mut [u8]) -> Result<(), SlabError> {
+        self.source.get().ok_or(SlabError::Closed)?.read(slab, offset, out)
+    }
+}
+
+impl PrefillSink for PrefillRoom {
+    fn sealed(&self, slab: SlabMeta) {
+        let mut inner = self.lock();
+        inner.sealed.push(slab);
+        inner.counters.bytes_sealed += u64::from(slab.len);
+        if let Some(session) = inner.sessions.values().next_back() {
+            session.submit(slab);
+        }
+    }
+
+    fn computed(&self, tokens: u32) {
+        self.lock().counters.raise(Counters { tokens_computed: tokens, ..Counters::default() });
+    }
+
+    fn finished(&self, manifest: Manifest) {
+        let bytes = manifest.bytes();
+        let mut inner = self.lock();
+        if let Some(session) = inner.sessions.values().next_back() {
+            session.manifest(manifest.clone());
+        }
+        inner.manifest = Some(manifest);
+        drop(inner);
+        self.tell(Event::Sealed { room: self.id(), bytes });
+    }
+
+    fn failed(&self, error: EngineError) {
+        tracing::error!(room = %self.id(), %error, "prefill failed");
+        self.tell(Event::EngineFailed { room: self.id() });
+    }
+
+    fn stopped(&self) {
+        self.tell(Event::EngineStopped { room: self.id() });
+    }
+}

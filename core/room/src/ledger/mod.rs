@@ -1,0 +1,85 @@
+//! The three ledgers: all parts of one node, the permits and pages around them, and the deadlines. `step` is the only
+//! entry that actors call: it looks up the room, decides, and returns what is to be done.
+
+pub mod decode;
+pub mod prefill;
+pub mod router;
+pub(crate) mod worker;
+
+use serde::{Deserialize, Serialize};
+
+use crate::evidence::Owes;
+use crate::ids::{Attempt, Epoch, Incarnation, RequestKey, RoomId};
+use crate::phase::Phase;
+use crate::time::Millis;
+
+/// What an engine is doing, as the ledger sees it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Hash)]
+pub struct EngineView {
+    /// Chunks and steps finished, absolute.
+    pub progress: u64,
+    /// How long the chunk or step in hand has been in hand; `None` if the engine owes none.
+    pub in_hand: Option<Millis>,
+    /// Whether the engine's own thread and the data plane answer.
+    pub alive: bool,
+}
+
+/// One row of `rooms ls`: a part, as its node sees it now.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RoomRow {
+    /// The room.
+    pub room: RoomId,
+    /// The router's number of the request.
+    pub request: RequestKey,
+    /// Which try.
+    pub attempt: Attempt,
+    /// Its phase.
+    pub phase: Phase,
+    /// P's current try to send.
+    pub epoch: Epoch,
+    /// Since the room began.
+    pub age_ms: Millis,
+    /// Since the phase began.
+    pub phase_age_ms: Millis,
+    /// Until the part ends if nothing moves.
+    pub deadline_ms: Millis,
+    /// The prefill worker.
+    pub prefill: Incarnation,
+    /// The decode worker.
+    pub decode: Incarnation,
+    /// The router.
+    pub owner: Incarnation,
+    /// Who owes the next step.
+    pub owes: Owes,
+    /// Whether the store has confirmed a lease and it has not lapsed (workers do not know: false).
+    pub leased: bool,
+}
+
+/// Counts of a node, taken from the ledger at the moment of asking.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct Gauges {
+    /// Live parts by phase, in the order of [`Phase::ALL`].
+    pub rooms: [u32; 7],
+    /// KV pages; all zero on a router.
+    pub pages: crate::pages::PageCounts,
+    /// Places taken in the room table.
+    pub room_permits: u32,
+    /// Permits to touch pages: readers and writers of the data plane.
+    pub session_permits: u32,
+    /// Permits to touch pages: the engine's.
+    pub engine_permits: u32,
+    /// Rooms that are over but whose permits are not all back.
+    pub quarantined_rooms: u32,
+    /// Accepted aborts for requests that have not arrived.
+    pub tombstones: u32,
+    /// Live parts older than their absolute deadline + 1 s. Must be 0.
+    pub stuck: u32,
+    /// Live requests (R), those that wait for admission included.
+    pub requests: u32,
+    /// Requests that wait for admission (R).
+    pub queued_requests: u32,
+    /// Live rooms without a confirmed lease (R).
+    pub unleased: u32,
+    /// Messages and frames of another epoch or incarnation, and late reports that were answered, not applied.
+    pub fenced: u64,
+}

@@ -1,0 +1,202 @@
+//! The front door: who is answered at once, who waits, and how waiting requests come to a pair.
+
+use super::placement::Placement;
+use super::{Arrival, Effect, Ledger, Outcome, Timer};
+use crate::ids::RequestKey;
+use crate::reason::{Blame, Reason};
+use crate::request::{Request, Stage};
+use crate::time::Millis;
+
+/// When a client that got no worker may come again: a worker that starts registers, and is connected, within this.
+const RETRY_AFTER: Millis = Millis(1000);
+
+/// How many waiting requests one step looks at, so that a long queue never makes the ledger late.
+const LOOK_AT_MOST: usize = 64;
+
+impl Ledger {
+    /// A request arrived: it is answered at once, or it waits from now on under its deadlines.
+    pub(super) fn arrive(&mut self, arrival: Arrival) {
+        let key = arrival.request;
+        if self.requests.contains_key(&key) || self.ended.get(&key).is_some() {
+            // The caller's numbers never repeat; an answer would go to the other request of that number.
+            self.fenced += 1;
+            return;
+        }
+        if self.tombstones.covers(&arrival.rid, self.now) {
+            return self.turn_away(arrival, Reason::Aborted);
+        }
+        if self.draining {
+            return self.turn_away(arrival, Reason::Draining);
+        }
+        if self.requests.len() >= self.settings.max_requests as usize {
+            return self.turn_away(arrival, Reason::Overloaded);
+        }
+        let nothing_to_do = arrival.max_tokens == 0;
+        self.by_rid.entry(arrival.rid.clone()).or_default().insert(key);
+        self.requests
+            .insert(key, Request::new(arrival, self.now, &self.settings));
+        self.dirty.insert(Timer::Request(key));
+        if nothing_to_do {
+            self.answer(key, Outcome::Done);
+        } else {
+            self.make_ready(key);
+        }
+    }
+
+    /// Answers an arrival that never becomes a live request.
+    fn turn_away(&mut self, arrival: Arrival, reason: Reason) {
+        let retry_after = retry_after(reason);
+        self.remember_request(arrival.request, arrival.rid);
+        let outcome = Outcome::Failed {
+            reason,
+            blame: Blame::Nobody,
+            retry_after,
+        };
+        self.push(Effect::Answer {
+            request: arrival.request,
+            outcome,
+        });
+    }
+
+    /// Puts a waiting request where it is tried.
+    pub(super) fn make_ready(&mut self, key: RequestKey) {
+        let Some(request) = self.requests.get(&key) else { return };
+        self.ready.entry(request.arrival.model.clone()).or_default().insert(key);
+        self.pump = true;
+    }
+
+    fn unready(&mut self, key: RequestKey) {
+        let Some(request) = self.requests.get(&key) else { return };
+        self.unready_in(&request.arrival.model.clone(), key);
+    }
+
+    fn unready_in(&mut self, model: &Option<String>, key: RequestKey) {
+        if let Some(waiting) = self.ready.get_mut(model) {
+            waiting.remove(&key);
+            if waiting.is_empty() {
+                self.ready.remove(model);
+            }
+        }
+    }
+
+    /// Tries waiting requests, if something happened that may let one go on.
+    pub(super) fn admit(&mut self) {
+        if !std::mem::take(&mut self.pump) {
+            return;
+        }
+        let models: Vec<Option<String>> = self.ready.keys().cloned().collect();
+        for model in models {
+            self.admit_model(&model);
+        }
+    }
+
+    fn admit_model(&mut self, model: &Option<String>) {
+        for _ in 0..LOOK_AT_MOST {
+            let Some(key) = self.ready.get(model).and_then(|waiting| waiting.first()).copied() else {
+                return;
+            };
+            let Some(request) = self.requests.get(&key) else {
+                self.unready_in(model, key);
+                continue;
+            };
+            match self.place(request) {
+                Placement::Pair { prefill, decode } => {
+                    self.unready(key);
+                    self.begin(key, prefill, decode);
+                }
+                Placement::Wait if self.any_place(model.as_ref()) => self.try_later(key),
+                Placement::Wait => return,
+                Placement::Never(reason) => self.give_up(key, reason),
+                Placement::Exhausted => self.give_up(key, Reason::NoDecodeWorker),
+            }
+        }
+        // The rest is looked at in the next step, which the next report brings.
+        self.pump = true;
+    }
+
+    /// Back to admission: there are places, but not for this one now.
+    fn try_later(&mut self, key: RequestKey) {
+        self.unready(key);
+        let (now, period) = (self.now, self.settings.report_period);
+        if let Some(request) = self.request_mut(key) {
+            request.requeue(now, Some(now + period));
+        }
+    }
+
+    /// Nothing can be tried: the answer is the failure that brought it here, if one did.
+    fn give_up(&mut self, key: RequestKey, reason: Reason) {
+        let Some(request) = self.requests.get(&key) else { return };
+        let (reason, blame) = request.failure.unwrap_or((reason, Blame::Nobody));
+        self.answer(
+            key,
+            Outcome::Failed {
+                reason,
+                blame,
+                retry_after: retry_after(reason),
+            },
+        );
+    }
+
+    /// Answers a live request, once: it is none from now on. Its room, if one lives, is the caller's to end.
+    pub(super) fn answer(&mut self, key: RequestKey, outcome: Outcome) {
+        if self.take_request(key).is_some() {
+            self.push(Effect::Answer { request: key, outcome });
+        }
+    }
+
+    /// Ends a live request with an error, and its room with the same reason.
+    pub(super) fn end_request(&mut self, key: RequestKey, reason: Reason, blame: Blame) {
+        let Some(request) = self.take_request(key) else { return };
+        if let Stage::Running(room) = request.stage {
+            self.fail(room, reason, None, None);
+        }
+        let outcome = Outcome::Failed {
+            reason,
+            blame,
+            retry_after: retry_after(reason),
+        };
+        self.push(Effect::Answer { request: key, outcome });
+    }
+
+    fn take_request(&mut self, key: RequestKey) -> Option<Request> {
+        self.unready(key);
+        let request = self.requests.remove(&key)?;
+        self.dirty.insert(Timer::Request(key));
+        if let Some(keys) = self.by_rid.get_mut(&request.arrival.rid) {
+            keys.remove(&key);
+            if keys.is_empty() {
+                self.by_rid.remove(&request.arrival.rid);
+            }
+        }
+        self.remember_request(key, request.arrival.rid.clone());
+        Some(request)
+    }
+
+    fn remember_request(&mut self, key: RequestKey, rid: String) {
+        let until = self.now + self.settings.request_timeout;
+        self.ended_rids.insert(rid.clone(), key);
+        if let Some((old, (old_rid, _))) = self.ended.insert(key, (rid, until))
+            && self.ended_rids.get(&old_rid) == Some(&old)
+        {
+            self.ended_rids.remove(&old_rid);
+        }
+    }
+
+    pub(super) fn drain_over(&mut self) {
+        self.draining = true;
+        let keys: Vec<RequestKey> = self.requests.keys().copied().collect();
+        for key in keys {
+            self.end_request(key, Reason::Draining, Blame::Nobody);
+        }
+    }
+}
+
+/// When to come again, where waiting helps.
+pub(super) fn retry_after(reason: Reason) -> Option<Millis> {
+    matches!(reason.http_status(), 429 | 503).then_some(RETRY_AFTER)
+}
+
+/// When to come again after a failure that the empty bucket did not let try again.
+pub(super) const fn retry_after_spent() -> Option<Millis> {
+    Some(RETRY_AFTER)
+}

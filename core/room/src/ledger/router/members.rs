@@ -1,0 +1,246 @@
+//! The workers as R knows them: who is registered, whose control link stands, who reports, and who went.
+
+use std::collections::BTreeSet;
+
+use super::{Effect, Ledger, Load, MemberInfo, Side};
+use crate::ids::{Incarnation, Role, RoomId};
+use crate::reason::Reason;
+use crate::settings::Settings;
+use crate::time::Moment;
+
+/// A worker.
+#[derive(Clone, Debug)]
+pub(super) struct Member {
+    pub(super) info: MemberInfo,
+    /// The node stream stands.
+    pub(super) link: bool,
+    /// It stands but no Load came for too long.
+    pub(super) lost: bool,
+    pub(super) load: Option<Load>,
+    /// When the last Load came.
+    pub(super) heard_at: Moment,
+    /// When its engine was last seen to have finished a chunk or step.
+    pub(super) engine_moved: Moment,
+    /// The answer to Who is due then.
+    pub(super) who_due: Option<Moment>,
+    /// It refused a room for want of a place: not asked before, unless it reports one.
+    pub(super) full_until: Option<Moment>,
+    /// Live rooms in which it has a part.
+    pub(super) rooms: BTreeSet<RoomId>,
+    /// The number of the last time it was picked: among equals the one that waits longest is next.
+    pub(super) picked: u64,
+}
+
+impl Member {
+    fn new(info: MemberInfo, now: Moment) -> Self {
+        Self {
+            info,
+            link: false,
+            lost: false,
+            load: None,
+            heard_at: now,
+            engine_moved: now,
+            who_due: None,
+            full_until: None,
+            rooms: BTreeSet::new(),
+            picked: 0,
+        }
+    }
+
+    /// Whether new rooms may be opened at it.
+    pub(super) fn usable(&self) -> bool {
+        self.info.serving && self.link && !self.lost && self.load.is_none_or(|load| load.serving)
+    }
+
+    /// Rooms at it: those of this router, or as many as it reports.
+    pub(super) fn booked(&self) -> usize {
+        self.rooms.len().max(self.load.map_or(0, |load| load.rooms as usize))
+    }
+
+    /// Whether a room more may have a place in its table.
+    pub(super) fn has_place(&self) -> bool {
+        self.full_until.is_none() && self.booked() < self.info.permits as usize
+    }
+
+    pub(super) fn next_deadline(&self, settings: &Settings) -> Option<Moment> {
+        let fresh = (self.link && !self.lost).then(|| self.heard_at + settings.router_ttl());
+        [fresh, self.who_due, self.full_until].into_iter().flatten().min()
+    }
+}
+
+impl Ledger {
+    pub(super) fn member_up(&mut self, info: MemberInfo) {
+        let (now, incarnation) = (self.now, info.incarnation);
+        match info.role {
+            Role::Prefill | Role::Decode => {}
+            Role::Router => return,
+        }
+        if self.replaced.get(&incarnation).is_some() {
+            // Its key outlives it until its lease ends.
+            self.fenced += 1;
+            return;
+        }
+        if let Some(member) = self.member_mut(incarnation) {
+            member.who_due = None;
+            member.info = info;
+        } else {
+            let replaced: Vec<Incarnation> = self
+                .members
+                .iter()
+                .filter(|(_, member)| member.info.control == info.control)
+                .map(|(old, _)| *old)
+                .collect();
+            for old in replaced {
+                self.replace_member(old);
+            }
+            self.members.insert(incarnation, Member::new(info, now));
+        }
+        self.pump = true;
+    }
+
+    /// A key went: asking costs nothing, and etcd may have been wiped under a worker that is well.
+    pub(super) fn member_gone(&mut self, incarnation: Incarnation) {
+        let due = self.now + self.settings.who_timeout;
+        let Some(member) = self.member_mut(incarnation) else {
+            return;
+        };
+        if member.who_due.is_none() {
+            member.who_due = Some(due);
+            self.push(Effect::Who { incarnation });
+        }
+    }
+
+    pub(super) fn who_answered(&mut self, asked: Incarnation, answered: Incarnation) {
+        if asked != answered {
+            self.replace_member(asked);
+        } else if let Some(member) = self.member_mut(asked) {
+            member.who_due = None;
+        }
+    }
+
+    pub(super) fn node_up(&mut self, incarnation: Incarnation) {
+        let now = self.now;
+        let Some(member) = self.member_mut(incarnation) else {
+            return;
+        };
+        member.link = true;
+        member.lost = false;
+        member.heard_at = now;
+        self.pump = true;
+    }
+
+    pub(super) fn node_down(&mut self, incarnation: Incarnation) {
+        let Some(member) = self.member_mut(incarnation) else {
+            return;
+        };
+        member.link = false;
+        self.pump = true;
+        if self.held {
+            self.cut_rooms(incarnation);
+        } else {
+            self.fail_rooms(incarnation, None);
+        }
+    }
+
+    pub(super) fn load(&mut self, incarnation: Incarnation, load: Load) {
+        let now = self.now;
+        let Some(member) = self.member_mut(incarnation) else {
+            self.fenced += 1;
+            return;
+        };
+        let moved = member.load.is_none_or(|old| load.engine_progress > old.engine_progress);
+        if moved {
+            member.engine_moved = now;
+        }
+        member.heard_at = now;
+        member.lost = false;
+        member.load = Some(load);
+        self.pump = true;
+    }
+
+    pub(super) fn fire_member(&mut self, incarnation: Incarnation) {
+        let (now, ttl) = (self.now, self.settings.router_ttl());
+        let Some(member) = self.member_mut(incarnation) else {
+            return;
+        };
+        if member.full_until.is_some_and(|due| due <= now) {
+            member.full_until = None;
+            self.pump = true;
+        }
+        let Some(member) = self.member_mut(incarnation) else {
+            return;
+        };
+        if member.who_due.is_some_and(|due| due <= now) {
+            self.drop_member(incarnation);
+        } else if member.link && !member.lost && member.heard_at + ttl <= now {
+            member.lost = true;
+            self.pump = true;
+            self.fail_rooms(incarnation, None);
+        }
+    }
+
+    /// Another life answers in its place: it never comes back.
+    pub(super) fn replace_member(&mut self, incarnation: Incarnation) {
+        self.replaced.insert(incarnation, ());
+        self.drop_member(incarnation);
+    }
+
+    /// Its rooms fail, and R forgets the connection to it. If only its key was lost, it registers again.
+    pub(super) fn drop_member(&mut self, incarnation: Incarnation) {
+        if !self.members.contains_key(&incarnation) {
+            return;
+        }
+        self.fail_rooms(incarnation, Some(Reason::MemberLost));
+        self.dirty.insert(super::Timer::Member(incarnation));
+        self.members.remove(&incarnation);
+        self.pump = true;
+        self.push(Effect::Drop { incarnation });
+    }
+
+    /// Fails the rooms in which this node has a part that counts: `…_lost` unless there is a better reason.
+    fn fail_rooms(&mut self, incarnation: Incarnation, reason: Option<Reason>) {
+        for (id, side) in self.rooms_with(incarnation) {
+            self.fail(id, reason.unwrap_or(side.lost()), Some(side), None);
+        }
+    }
+
+    fn cut_rooms(&mut self, incarnation: Incarnation) {
+        for (id, side) in self.rooms_with(incarnation) {
+            if let Some(room) = self.live_mut(id) {
+                room.part_mut(side).cut = true;
+            }
+        }
+    }
+
+    fn rooms_with(&self, incarnation: Incarnation) -> Vec<(RoomId, Side)> {
+        let Some(member) = self.members.get(&incarnation) else {
+            return Vec::new();
+        };
+        let side = match member.info.role {
+            Role::Prefill => Side::Prefill,
+            Role::Decode => Side::Decode,
+            Role::Router => return Vec::new(),
+        };
+        let counts = |id: &RoomId| {
+            self.rooms
+                .get(id)
+                .is_some_and(|room| room.is_live() && room.counts(side) && room.part(side).ended.is_none())
+        };
+        member
+            .rooms
+            .iter()
+            .copied()
+            .filter(counts)
+            .map(|id| (id, side))
+            .collect()
+    }
+
+    /// The node has no part in the room any more.
+    pub(super) fn unbook(&mut self, incarnation: Incarnation, room: RoomId) {
+        if let Some(member) = self.members.get_mut(&incarnation)
+            && member.rooms.remove(&room)
+        {
+            self.pump = true;
+        }
+    }
+}

@@ -1,0 +1,111 @@
+use super::*;
+
+/// R is stopped for so long: no event, then one.
+fn stop(bench: &mut Bench, ms: u64) -> Vec<Effect> {
+    bench.now = bench.now + Millis(ms);
+    bench.on(Event::Tick)
+}
+
+#[test]
+fn after_its_own_stop_a_router_accuses_nobody_and_tries_again_for_free() {
+    let settings = Settings {
+        retry_bucket: 0,
+        max_attempts: 1,
+        ..Settings::default()
+    };
+    let mut bench = Bench::with(settings, &[P1], &[D1]);
+    let spec = bench.started(1);
+    assert!(stop(&mut bench, 10_000).is_empty(), "only messages for the grace");
+    bench.on(Event::NodeDown { incarnation: D1 });
+    bench.on(Event::NodeUp { incarnation: D1 });
+    bench.on(Event::StreamEnded {
+        room: spec.room,
+        side: Side::Decode,
+        broken: true,
+    });
+    assert!(bench.arrive(2).is_empty(), "it opens nothing");
+    assert!(ends(&bench.pass(249)).is_empty());
+    let effects = bench.pass(1);
+    let end = ends(&effects)[0];
+    assert_eq!(
+        (end.verdict, end.blame),
+        (Verdict::Failed(Reason::SelfPaused), Blame::Nobody)
+    );
+    let rooms = effects
+        .iter()
+        .filter(|effect| matches!(effect, Effect::Begin { .. }))
+        .count();
+    assert_eq!(
+        (rooms, answers(&effects).len()),
+        (2, 0),
+        "both requests go on, without a token of the bucket"
+    );
+}
+
+#[test]
+fn what_is_heard_in_the_grace_counts() {
+    let mut bench = Bench::pair();
+    let spec = bench.decoding(1);
+    stop(&mut bench, 10_000);
+    let effects = bench.tokens(spec.room, 0, 2);
+    assert!(has(
+        &effects,
+        &Effect::Pass {
+            request: RequestKey(1),
+            room: spec.room,
+            skip: 0,
+            count: 2
+        }
+    ));
+    assert!(ends(&bench.pass(4000)).is_empty(), "the token armed the timer anew");
+    let effects = bench.tokens(spec.room, 2, 3);
+    assert_eq!(answers(&effects), vec![(RequestKey(1), Outcome::Done)]);
+}
+
+#[test]
+fn who_missed_the_router_says_so_and_nobody_is_blamed() {
+    for reason in [Reason::RouterLost, Reason::LeaseLost] {
+        let mut bench = Bench::four();
+        let spec = bench.decoding(1);
+        stop(&mut bench, 3000);
+        bench.fail_part(spec.room, Side::Decode, reason, false);
+        let effects = bench.pass(250);
+        let end = ends(&bench.out)[0];
+        assert_eq!(
+            (end.verdict, end.blame),
+            (Verdict::Failed(Reason::SelfPaused), Blame::Nobody)
+        );
+        assert!(begins(&effects));
+    }
+}
+
+#[test]
+fn an_open_that_was_answered_in_the_grace_goes_on_after_it() {
+    let mut bench = Bench::pair();
+    let spec = begun(&bench.arrive(1));
+    stop(&mut bench, 3000);
+    assert!(bench.say(spec.room, Side::Decode, admitted("d:1", 7)).is_empty());
+    let effects = bench.pass(250);
+    assert!(effects.iter().any(|effect| matches!(
+        effect,
+        Effect::Open {
+            side: Side::Prefill,
+            token: 7,
+            ..
+        }
+    )));
+}
+
+#[test]
+fn a_room_that_lived_through_a_stop_blames_nobody_later() {
+    let mut bench = Bench::pair();
+    let spec = bench.decoding(1);
+    stop(&mut bench, 2000);
+    bench.pass(500);
+    let effects = bench.on(Event::StreamEnded {
+        room: spec.room,
+        side: Side::Decode,
+        broken: true,
+    });
+    assert_eq!(ends(&effects)[0].blame, Blame::Nobody);
+}

@@ -1,0 +1,66 @@
+use std::collections::BTreeSet;
+
+use crate::ids::Epoch;
+use crate::settings::Settings;
+use crate::time::{Millis, Moment};
+
+/// A room that is over but which somebody might still touch: its pages are in quarantine until every permit is back.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Closing {
+    pub(crate) pages: u32,
+    /// Epochs whose reader or sender has not given its permit back.
+    pub(crate) sessions: BTreeSet<Epoch>,
+    /// The engine has not given its permit back.
+    pub(crate) engine: bool,
+    pub(crate) since: Moment,
+    pub(crate) stage: Stage,
+}
+
+/// How far the fences of a closing room went.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Stage {
+    /// Asked to stop; after the grace the sessions are killed.
+    Asked,
+    /// Killed; after a TTL they are destroyed once more, and the engine is asked again.
+    Killed,
+    /// Destroyed; after 2 TTL the pages count against the quarter of the pool that may be given up.
+    Destroyed,
+    /// Overdue; after the fence time the process is given up.
+    Overdue,
+    /// The process is given up.
+    Fenced,
+}
+
+impl Stage {
+    /// When, from the end of the part, this stage is over.
+    fn over(self, settings: &Settings) -> Option<Millis> {
+        let late = settings.two_ttl();
+        match self {
+            Self::Asked => Some(settings.grace.min(settings.progress_ttl)),
+            Self::Killed => Some(settings.progress_ttl),
+            Self::Destroyed => Some(late),
+            Self::Overdue => Some(settings.fence_after.max(late)),
+            Self::Fenced => None,
+        }
+    }
+
+    pub(crate) const fn next(self) -> Self {
+        match self {
+            Self::Asked => Self::Killed,
+            Self::Killed => Self::Destroyed,
+            Self::Destroyed => Self::Overdue,
+            Self::Overdue | Self::Fenced => Self::Fenced,
+        }
+    }
+}
+
+impl Closing {
+    /// Whether everything is back.
+    pub(crate) fn is_clean(&self) -> bool {
+        self.sessions.is_empty() && !self.engine
+    }
+
+    pub(crate) fn due(&self, settings: &Settings) -> Option<Moment> {
+        self.stage.over(settings).map(|after| self.since + after)
+    }
+}

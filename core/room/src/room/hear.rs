@@ -1,0 +1,198 @@
+//! What a worker's report changes in R's view of a room, and which of R's timers it arms.
+
+use super::Room;
+use crate::ids::Epoch;
+use crate::ledger::router::Side;
+use crate::message::{Counters, PartState};
+use crate::phase::Phase;
+use crate::settings::Settings;
+use crate::time::Moment;
+
+/// What a report was worth.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Heard {
+    /// Something moved.
+    Progress,
+    /// Nothing that counts.
+    Nothing,
+    /// It belongs to an epoch that is over, or to nobody: nothing changed.
+    Fenced,
+}
+
+/// What a Tokens message is at the gate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TokensHeard {
+    /// These pass: `count` from index `skip` of the message on.
+    Pass {
+        /// Tokens of the message that had passed already.
+        skip: u32,
+        /// How many pass.
+        count: u32,
+    },
+    /// All of them had passed already.
+    Duplicate,
+    /// Some are missing before them: D broke the protocol.
+    Gap,
+}
+
+impl Room {
+    /// A worker reported where its part stands.
+    pub fn hear_state(&mut self, side: Side, state: PartState, now: Moment, settings: &Settings) -> Heard {
+        let known = self.part(side).epoch;
+        if state.epoch < known {
+            return Heard::Fenced;
+        }
+        self.part_mut(side).epoch = state.epoch;
+        let before = self.counters;
+        let mut moved = self.counters.raise(state.counters);
+        moved |= match side {
+            Side::Prefill => self.follow_prefill(state.phase, state.epoch > known, now, settings),
+            Side::Decode => self.follow_decode(state.phase, now, settings),
+        };
+        self.arm_debts(before, now, settings);
+        if moved { Heard::Progress } else { Heard::Nothing }
+    }
+
+    /// P said that it has its turn and its pages.
+    pub fn hear_started(&mut self, epoch: Epoch, now: Moment, settings: &Settings) -> Heard {
+        if epoch < self.prefill.epoch {
+            return Heard::Fenced;
+        }
+        self.prefill.epoch = epoch;
+        if self.started || self.committed {
+            return Heard::Nothing;
+        }
+        self.enter(Phase::WaitingForInput, now, settings);
+        Heard::Progress
+    }
+
+    /// R learned that D has committed; whether that is news.
+    pub fn hear_commit(&mut self, now: Moment, settings: &Settings) -> bool {
+        if self.committed {
+            return false;
+        }
+        self.enter(Phase::Decoding, now, settings);
+        true
+    }
+
+    /// D says tokens: only those at exactly the next position pass.
+    pub fn hear_tokens(&mut self, position: u32, count: u32, now: Moment, settings: &Settings) -> TokensHeard {
+        if position > self.taken {
+            return TokensHeard::Gap;
+        }
+        let skip = self.taken - position;
+        let fresh = count
+            .saturating_sub(skip)
+            .min(self.spec.max_tokens.saturating_sub(self.taken));
+        if fresh == 0 {
+            return TokensHeard::Duplicate;
+        }
+        self.taken += fresh;
+        self.clocks.token = Some(now + settings.router_ttl());
+        TokensHeard::Pass { skip, count: fresh }
+    }
+
+    /// Follows P's phase until the commit. After Started P's pages are its own: it never queues again.
+    fn follow_prefill(&mut self, phase: Phase, hello: bool, now: Moment, settings: &Settings) -> bool {
+        if self.committed {
+            return false;
+        }
+        match phase {
+            Phase::Queued if self.started => false,
+            Phase::Bootstrapping if hello && self.phase == Phase::Bootstrapping => {
+                self.clocks.handshake = Some(now + settings.handshake_ttl + settings.router_slack);
+                true
+            }
+            Phase::Queued | Phase::Bootstrapping | Phase::WaitingForInput | Phase::Transferring => {
+                let news = self.phase != phase;
+                if news {
+                    self.enter(phase, now, settings);
+                }
+                news
+            }
+            // P knows of the commit: its end is HandedOver, and that is what follows.
+            Phase::Decoding | Phase::Done => self.hear_commit(now, settings),
+            // Its Ended says why.
+            Phase::Failed => false,
+        }
+    }
+
+    /// D's phase counts from its commit on.
+    fn follow_decode(&mut self, phase: Phase, now: Moment, settings: &Settings) -> bool {
+        match phase {
+            Phase::Decoding => self.hear_commit(now, settings),
+            Phase::Queued
+            | Phase::Bootstrapping
+            | Phase::WaitingForInput
+            | Phase::Transferring
+            | Phase::Done
+            | Phase::Failed => false,
+        }
+    }
+
+    /// Enters a phase and arms what bounds it. What Started armed stays armed through a later hello.
+    fn enter(&mut self, phase: Phase, now: Moment, settings: &Settings) {
+        self.phase = phase;
+        self.phase_since = now;
+        self.clocks.handshake = None;
+        match phase {
+            Phase::Queued => {}
+            Phase::Bootstrapping => {
+                self.clocks.handshake = Some(now + settings.handshake_ttl + settings.router_slack);
+            }
+            Phase::WaitingForInput => self.start(now, settings),
+            Phase::Transferring => {
+                self.start(now, settings);
+                self.seal(now, settings);
+            }
+            Phase::Decoding | Phase::Done | Phase::Failed => {
+                self.committed = true;
+                self.started = true;
+                self.sealed = true;
+                self.clocks.chunk = None;
+                self.clocks.ack = None;
+                self.clocks.token = Some(now + settings.router_ttl());
+                let budget = settings.decode_budget(self.spec.max_tokens);
+                self.clocks.absolute = Some(now + budget + settings.router_slack);
+            }
+        }
+    }
+
+    fn start(&mut self, now: Moment, settings: &Settings) {
+        if !self.started {
+            self.started = true;
+            self.clocks.chunk = Some(now + settings.router_ttl());
+            let budget = settings.prefill_budget(self.spec.prompt_tokens);
+            self.clocks.absolute = Some(now + budget + settings.router_slack);
+        }
+    }
+
+    fn seal(&mut self, now: Moment, settings: &Settings) {
+        if !self.sealed {
+            self.sealed = true;
+            self.clocks.chunk = None;
+            self.clocks.ack = Some(now + settings.router_ttl());
+            let outstanding = self.counters.bytes_sealed.saturating_sub(self.counters.bytes_verified);
+            self.clocks.absolute = Some(now + settings.transfer_budget(outstanding) + settings.router_slack);
+        }
+    }
+
+    /// The chunk and the ack timer are each armed exactly while their debt exists; what moved arms them anew.
+    fn arm_debts(&mut self, before: Counters, now: Moment, settings: &Settings) {
+        if !self.started || self.committed {
+            return;
+        }
+        let counters = self.counters;
+        let computed = counters.bytes_sealed > before.bytes_sealed || counters.tokens_computed > before.tokens_computed;
+        if !self.sealed && computed {
+            self.clocks.chunk = Some(now + settings.router_ttl());
+        }
+        let owed = self.sealed || counters.bytes_sealed > counters.bytes_verified;
+        let verified = counters.bytes_verified > before.bytes_verified;
+        self.clocks.ack = match (owed, self.clocks.ack) {
+            (false, _) => None,
+            (true, Some(due)) if !verified => Some(due),
+            (true, _) => Some(now + settings.router_ttl()),
+        };
+    }
+}

@@ -1,0 +1,487 @@
+//! The world: simulated milliseconds, a queue of what happens next, and one seed that decides everything else.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use innkeeper_room::ledger::router::{Arrival, Outcome, RoomEnd};
+use innkeeper_room::ledger::{decode, prefill, router};
+use innkeeper_room::{Incarnation, Millis, Moment, RequestKey, Role, RoomId, Settings, Verdict};
+
+use crate::control::{Ctl, CtlMsg, RouterSide};
+use crate::data::{DataMsg, Session};
+use crate::faults::Fault;
+use crate::node::{Brain, Engine, In, Node, Pool, incarnation};
+use crate::rng::Rng;
+use crate::store::{Store, StoreAct};
+
+/// Tokens in a page.
+pub const PAGE_TOKENS: u32 = 4;
+/// Bytes of a slab; a page is one slab here.
+pub const PAGE_BYTES: u64 = 100;
+
+/// Adds a line to the story, if somebody reads it.
+macro_rules! tell {
+    ($world:expr, $($text:tt)*) => {
+        if $world.loud {
+            let line = format!("{:>7} ms  {}", $world.now, format!($($text)*));
+            $world.story.push(line);
+        }
+    };
+}
+pub(crate) use tell;
+
+/// What happens at some time.
+#[derive(Clone, Debug)]
+pub enum Act {
+    In(usize, u32, In),
+    Ctl { w: usize, generation: u32, to_w: bool, msg: CtlMsg },
+    CtlBreak { w: usize, generation: u32, at_r: bool },
+    CtlRetry(usize),
+    PingDue { w: usize, generation: u32, at_r: bool, since: u64 },
+    Data { session: u64, to_d: bool, msg: DataMsg },
+    DataTimeout { session: u64, since: u64 },
+    Store(StoreAct),
+    Client(ClientAct),
+    Fault(Fault),
+    FaultOver(Fault),
+    Restart(usize),
+    StreamGrace { room: RoomId, side: router::Side, generation: u32 },
+}
+
+/// What a client does.
+#[derive(Clone, Debug)]
+pub enum ClientAct {
+    Arrive(RequestKey),
+    Abort(RequestKey),
+    Gone(RequestKey),
+}
+
+/// A client with its one request.
+#[derive(Clone, Debug)]
+pub struct Client {
+    pub prompt: u32,
+    pub max_tokens: u32,
+    pub arrives: u64,
+    pub arrived: bool,
+    pub tokens: u32,
+    pub answer: Option<(Outcome, u64)>,
+    /// It aborted or left: an abort is a right answer.
+    pub gave_up: Option<u64>,
+    /// Its router died under it.
+    pub cut_off: bool,
+    pub attempts: u8,
+}
+
+/// How a world is made.
+#[derive(Clone, Debug)]
+pub struct Shape {
+    pub prefills: usize,
+    pub decodes: usize,
+    pub pages: u32,
+    pub permits: u32,
+    pub requests: u32,
+    pub large: bool,
+}
+
+/// The world.
+pub struct World {
+    pub now: u64,
+    next: u64,
+    queue: BTreeMap<(u64, u64), Act>,
+    pub rng: Rng,
+    pub settings: Settings,
+    pub shape: Shape,
+    pub nodes: Vec<Node>,
+    pub ctl: BTreeMap<usize, Ctl>,
+    pub router: RouterSide,
+    pub links: BTreeMap<(usize, usize), Option<u64>>,
+    pub sessions: BTreeMap<u64, Session>,
+    pub next_session: u64,
+    pub store: Store,
+    pub clients: BTreeMap<RequestKey, Client>,
+    pub ends: BTreeMap<RoomId, RoomEnd>,
+    pub part_ends: BTreeMap<(usize, u32, RoomId), u32>,
+    pub loud: bool,
+    pub story: Vec<String>,
+    pub errors: Vec<String>,
+    pub touched_nodes: BTreeSet<usize>,
+    pub touched_links: BTreeSet<(usize, usize)>,
+    pub router_paused: u64,
+    pub pauses: u32,
+    pub steps: u64,
+    /// Requests that were answered with `Done` after this are wanted.
+    pub faults: Vec<Fault>,
+}
+
+impl World {
+    /// A world at rest.
+    pub fn new(seed: u64, shape: Shape, loud: bool) -> Self {
+        let mut settings = Settings::from_ttl(Millis(2000));
+        settings.queue_timeout = Millis(8000);
+        settings.request_timeout = Millis(40_000);
+        settings.permits = shape.permits;
+        settings.hello_window = 3;
+        settings.prefill_concurrency = 2;
+        settings.prefill_floor = 40;
+        settings.decode_floor = 5;
+        settings.transfer_floor = 1000;
+        let mut world = Self {
+            now: 0,
+            next: 0,
+            queue: BTreeMap::new(),
+            rng: Rng::new(seed),
+            settings,
+            nodes: vec![],
+            ctl: BTreeMap::new(),
+            router: RouterSide::default(),
+            links: BTreeMap::new(),
+            sessions: BTreeMap::new(),
+            next_session: 0,
+            store: Store::default(),
+            clients: BTreeMap::new(),
+            ends: BTreeMap::new(),
+            part_ends: BTreeMap::new(),
+            loud,
+            story: vec![],
+            errors: vec![],
+            touched_nodes: BTreeSet::new(),
+            touched_links: BTreeSet::new(),
+            router_paused: 0,
+            pauses: 0,
+            steps: 0,
+            faults: vec![],
+            shape: shape.clone(),
+        };
+        for index in 0..=shape.prefills + shape.decodes {
+            let role = if index == 0 {
+                Role::Router
+            } else if index <= shape.prefills {
+                Role::Prefill
+            } else {
+                Role::Decode
+            };
+            let node = world.fresh_node(index, role, 0);
+            world.nodes.push(node);
+            if index > 0 {
+                world.ctl.insert(index, Ctl::default());
+            }
+        }
+        for index in 0..world.nodes.len() {
+            world.boot(index);
+        }
+        world
+    }
+
+    fn fresh_node(&mut self, index: usize, role: Role, life: u32) -> Node {
+        let incarnation = incarnation(index, life);
+        let now = self.clock(index);
+        let settings = self.settings.clone();
+        let config = || prefill::Config {
+            settings: self.settings.clone(),
+            incarnation,
+            total_pages: self.shape.pages,
+            page_tokens: PAGE_TOKENS,
+            context: 1000,
+        };
+        let brain = match role {
+            Role::Router => {
+                let seed = [self.rng.bits(), self.rng.bits()];
+                Brain::R(Box::new(router::Ledger::new(router::Config { settings, incarnation, seed }, now)))
+            }
+            Role::Prefill => Brain::P(Box::new(prefill::Ledger::new(config(), now))),
+            Role::Decode => Brain::D(Box::new(decode::Ledger::new(config(), now))),
+        };
+        Node {
+            index,
+            role,
+            life,
+            incarnation,
+            up: true,
+            stopped: None,
+            hung: false,
+            inbox: VecDeque::new(),
+            mailbox: VecDeque::new(),
+            brain,
+            alarm: None,
+            serving: true,
+            engine: Engine::default(),
+            pool: Pool::new(self.shape.pages),
+            rooms: BTreeMap::new(),
+            streams: BTreeMap::new(),
+            late: 0,
+            slow: 1,
+        }
+    }
+
+    /// A node's own clock: no two are alike.
+    pub fn clock(&self, index: usize) -> Moment {
+        Moment(self.now + 1_000_000 * (index as u64 + 1))
+    }
+
+    /// Starts a node's clockwork.
+    fn boot(&mut self, index: usize) {
+        let life = self.nodes[index].life;
+        let first = self.now + self.rng.between(1, self.settings.report_period.0);
+        self.schedule(first, Act::In(index, life, In::Period));
+        let soon = self.now + self.rng.between(1, 5);
+        self.schedule(soon, Act::In(index, life, In::Keeper));
+        self.relist(index);
+    }
+
+    /// A process at the same address, another life.
+    pub fn restart(&mut self, index: usize) {
+        if self.nodes[index].up {
+            return;
+        }
+        let (role, life) = (self.nodes[index].role, self.nodes[index].life + 1);
+        let node = self.fresh_node(index, role, life);
+        self.nodes[index] = node;
+        if index == 0 {
+            self.router = RouterSide::default();
+        }
+        tell!(self, "{} starts again as {}", self.nodes[index].name(), self.nodes[index].incarnation);
+        self.boot(index);
+    }
+
+    /// Puts something into the queue.
+    pub fn schedule(&mut self, at: u64, act: Act) {
+        self.next += 1;
+        self.queue.insert((at.max(self.now), self.next), act);
+    }
+
+    /// Something is wrong: the run fails.
+    pub fn wrong(&mut self, what: String) {
+        tell!(self, "WRONG: {what}");
+        if self.errors.len() < 20 {
+            self.errors.push(format!("at {} ms: {what}", self.now));
+        }
+    }
+
+    /// Runs until `end`.
+    pub fn run_until(&mut self, end: u64) {
+        while let Some(((at, _), _)) = self.queue.first_key_value() {
+            if *at > end || !self.errors.is_empty() {
+                break;
+            }
+            let Some(((at, _), act)) = self.queue.pop_first() else { break };
+            self.now = at;
+            self.steps += 1;
+            if self.steps > 2_000_000 {
+                return self.wrong("too many events: something spins".into());
+            }
+            self.act(act);
+        }
+        self.now = self.now.max(end);
+    }
+
+    fn act(&mut self, act: Act) {
+        match act {
+            Act::In(node, life, what) => self.input(node, life, what),
+            Act::Ctl { w, generation, to_w, msg } => self.ctl_arrives(w, generation, to_w, msg),
+            Act::CtlBreak { w, generation, at_r } => self.ctl_breaks(w, generation, at_r),
+            Act::CtlRetry(w) => self.ctl_retry(w),
+            Act::PingDue { w, generation, at_r, since } => self.ping_due(w, generation, at_r, since),
+            Act::Data { session, to_d, msg } => self.data_arrives(session, to_d, msg),
+            Act::DataTimeout { session, since } => self.data_timeout(session, since),
+            Act::Store(act) => self.store_act(act),
+            Act::Client(act) => self.client(act),
+            Act::Fault(fault) => self.begin_fault(fault),
+            Act::FaultOver(fault) => self.end_fault(fault),
+            Act::Restart(node) => self.restart(node),
+            Act::StreamGrace { room, side, generation } => self.stream_grace(room, side, generation),
+        }
+    }
+
+    /// Something reaches a node: its process may be stopped, gone, or its ledger may hang.
+    pub fn input(&mut self, node: usize, life: u32, what: In) {
+        let n = &mut self.nodes[node];
+        if !n.up || n.life != life {
+            return;
+        }
+        if n.stopped.is_some() {
+            n.inbox.push_back(what);
+        } else if n.hung && what.is_for_ledger() {
+            n.mailbox.push_back(what);
+        } else {
+            self.handle(node, what);
+        }
+    }
+
+    /// The same from within the node.
+    pub fn input_now(&mut self, node: usize, what: In) {
+        let life = self.nodes[node].life;
+        self.input(node, life, what);
+    }
+
+    /// An event for a prefill worker's ledger.
+    pub fn p_event(&mut self, p: usize, event: prefill::Event) {
+        self.input_now(p, In::P(event));
+    }
+
+    /// An event for a decode worker's ledger.
+    pub fn d_event(&mut self, d: usize, event: decode::Event) {
+        self.input_now(d, In::D(event));
+    }
+
+    /// An event for the router's ledger.
+    pub fn r_event(&mut self, event: router::Event) {
+        self.input_now(0, In::R(event));
+    }
+
+    fn handle(&mut self, node: usize, what: In) {
+        match what {
+            In::Period => self.period(node),
+            In::Due(at) => {
+                if self.nodes[node].alarm == Some(at) {
+                    self.nodes[node].alarm = None;
+                    self.tick(node);
+                }
+            }
+            In::R(event) => self.step_router(event),
+            In::P(event) => self.step_prefill(node, event),
+            In::D(event) => self.step_decode(node, event),
+            In::Open { spec, token, generation } => self.open_at(node, *spec, token, generation),
+            In::Evidence { room, generation, until } => self.answer_evidence(node, room, generation, until),
+            In::EngineStep(step) => self.engine_step(node, step),
+            In::Dial { room, epoch } => self.dial(node, room, epoch),
+            In::Data { session, msg } => self.data_in(node, session, msg),
+            In::LetGo { session } => self.let_go(node, session),
+            In::Keeper => self.keeper(node),
+        }
+    }
+
+    /// Only time has passed.
+    pub fn tick(&mut self, node: usize) {
+        match self.nodes[node].brain {
+            Brain::R(_) => self.step_router(router::Event::Tick),
+            Brain::P(_) => self.step_prefill(node, prefill::Event::Tick),
+            Brain::D(_) => self.step_decode(node, decode::Event::Tick),
+        }
+    }
+
+    fn period(&mut self, node: usize) {
+        let life = self.nodes[node].life;
+        if node == 0 {
+            self.tick(0);
+        } else {
+            self.worker_period(node);
+        }
+        let next = self.now + self.settings.report_period.0;
+        self.schedule(next, Act::In(node, life, In::Period));
+    }
+
+    /// Sets the alarm as the ledger wants it.
+    pub fn set_alarm(&mut self, node: usize) {
+        let offset = self.clock(node).0 - self.now;
+        let due = match &self.nodes[node].brain {
+            Brain::R(ledger) => ledger.next_deadline(),
+            Brain::P(ledger) => ledger.next_deadline(),
+            Brain::D(ledger) => ledger.next_deadline(),
+        };
+        let at = due.map(|due| due.0.saturating_sub(offset).max(self.now + 1));
+        if self.nodes[node].alarm != at {
+            self.nodes[node].alarm = at;
+            let life = self.nodes[node].life;
+            if let Some(at) = at {
+                self.schedule(at, Act::In(node, life, In::Due(at)));
+            }
+        }
+    }
+
+    // === clients ===
+
+    /// A new client whose request arrives at `arrives`.
+    pub fn new_client(&mut self, prompt: u32, max_tokens: u32, arrives: u64) -> RequestKey {
+        let key = RequestKey(self.clients.len() as u64 + 1);
+        let client = Client {
+            prompt,
+            max_tokens,
+            arrives,
+            arrived: false,
+            tokens: 0,
+            answer: None,
+            gave_up: None,
+            cut_off: false,
+            attempts: 0,
+        };
+        self.clients.insert(key, client);
+        self.schedule(arrives, Act::Client(ClientAct::Arrive(key)));
+        key
+    }
+
+    fn client(&mut self, act: ClientAct) {
+        if !self.nodes[0].up {
+            // Nobody listens: the client's connection is refused, and it is none of ours.
+            let (ClientAct::Arrive(key) | ClientAct::Abort(key) | ClientAct::Gone(key)) = act;
+            if let (Some(client), ClientAct::Arrive(_)) = (self.clients.get_mut(&key), &act) {
+                client.cut_off = true;
+            }
+            return;
+        }
+        let now = self.now;
+        match act {
+            ClientAct::Arrive(key) => {
+                let Some(client) = self.clients.get_mut(&key) else { return };
+                client.arrived = true;
+                client.arrives = now;
+                let arrival = Arrival {
+                    request: key,
+                    rid: format!("r{}", key.0),
+                    client: "c".into(),
+                    model: None,
+                    prompt_tokens: client.prompt,
+                    max_tokens: client.max_tokens,
+                };
+                tell!(self, "request {} arrives: {} + {} tokens", key.0, arrival.prompt_tokens, arrival.max_tokens);
+                self.r_event(router::Event::Arrive(arrival));
+            }
+            ClientAct::Abort(key) => {
+                if let Some(client) = self.clients.get_mut(&key) {
+                    client.gave_up = Some(now);
+                }
+                tell!(self, "abort of request {}", key.0);
+                let rid = format!("r{}", key.0);
+                self.r_event(router::Event::Abort { rid, client: "c".into(), ticket: key.0 });
+            }
+            ClientAct::Gone(key) => {
+                let Some(client) = self.clients.get_mut(&key).filter(|client| client.arrived) else { return };
+                client.gave_up = Some(now);
+                tell!(self, "the client of request {} leaves", key.0);
+                self.r_event(router::Event::ClientGone { request: key });
+            }
+        }
+    }
+
+    /// The answer of a request.
+    pub fn answered(&mut self, key: RequestKey, outcome: Outcome) {
+        let now = self.now;
+        tell!(self, "request {} is answered: {outcome:?}", key.0);
+        let Some(client) = self.clients.get_mut(&key) else {
+            return self.wrong(format!("an answer for nobody: {}", key.0));
+        };
+        if client.answer.is_some() {
+            return self.wrong(format!("request {} is answered twice", key.0));
+        }
+        client.answer = Some((outcome, now));
+        if outcome == Outcome::Done && client.tokens != client.max_tokens {
+            let (got, wanted) = (client.tokens, client.max_tokens);
+            self.wrong(format!("request {} is Done with {got} of {wanted} tokens", key.0));
+        }
+    }
+
+    /// A room's verdict with its blame.
+    pub fn room_ended(&mut self, end: &RoomEnd) {
+        tell!(self, "room {} ended: {} blame {:?}", end.room, end.verdict, end.blame);
+        if self.ends.insert(end.room, *end).is_some() {
+            self.wrong(format!("I1: room {} has two verdicts", end.room));
+        }
+        if matches!(end.verdict, Verdict::Failed(_)) && let Some(client) = self.clients.get_mut(&end.request) {
+            client.attempts = client.attempts.max(end.attempt.0);
+        }
+    }
+
+    /// The node of an incarnation, if that life is the present one.
+    pub fn living(&self, incarnation: Incarnation) -> Option<usize> {
+        let index = crate::node::index_of(incarnation);
+        self.nodes.get(index).filter(|n| n.up && n.incarnation == incarnation).map(|n| n.index)
+    }
+}

@@ -1,0 +1,188 @@
+//! What both ends of a session have in common: one task in which reading and writing run side by side, and how they end.
+
+use std::io;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use innkeeper_room::{Epoch, RoomId};
+use tokio::io::AsyncWriteExt;
+use tokio::sync::Notify;
+use tokio_util::sync::CancellationToken;
+
+use crate::frame::{Body, FrameReader, ReadError};
+use crate::link::{Probe, ReadHalf, WriteHalf, is_timeout};
+use crate::stats::Stats;
+
+/// What a handle and its task share, whichever side it is.
+#[derive(Debug)]
+pub(crate) struct Signals {
+    /// A command or a counter changed: the writer looks again. One waiter.
+    pub(crate) wake: Notify,
+    /// A last word was asked for.
+    pub(crate) last: CancellationToken,
+    /// Destroy the session.
+    pub(crate) kill: CancellationToken,
+    /// The transport below.
+    pub(crate) probe: Probe,
+}
+
+impl Signals {
+    pub(crate) fn new(kill: CancellationToken) -> Self {
+        Self {
+            wake: Notify::new(),
+            last: CancellationToken::new(),
+            kill,
+            probe: Probe::default(),
+        }
+    }
+
+    /// Resolves when the session is to be destroyed, and has the coming close be a reset.
+    pub(crate) async fn killed(&self) {
+        self.kill.cancelled().await;
+        self.probe.reset();
+    }
+}
+
+/// How reading ended.
+#[derive(Debug)]
+pub(crate) enum ReadEnd<E> {
+    /// The peer said its last word.
+    LastWord(E),
+    /// The connection broke or the peer broke the protocol.
+    Broken(Broken),
+}
+
+/// How writing ended.
+#[derive(Debug)]
+pub(crate) enum WriteEnd {
+    /// Our last word is written.
+    LastWord,
+    /// The stream broke; the peer's last word may still be in our kernel.
+    Io(io::Error),
+    /// The session cannot go on.
+    Broken(String),
+    /// It ends without a word (the reason was told already).
+    Silent,
+}
+
+/// Why a session broke.
+#[derive(Debug)]
+pub(crate) struct Broken {
+    pub(crate) why: String,
+    pub(crate) timed_out: bool,
+}
+
+impl Broken {
+    pub(crate) fn new(why: impl Into<String>) -> Self {
+        Self {
+            why: why.into(),
+            timed_out: false,
+        }
+    }
+
+    fn io(error: &io::Error) -> Self {
+        Self {
+            why: format!("the data connection broke: {error}"),
+            timed_out: is_timeout(error),
+        }
+    }
+}
+
+impl From<ReadError> for Broken {
+    fn from(error: ReadError) -> Self {
+        match &error {
+            ReadError::Io(io) => Self::io(io),
+            ReadError::Cut | ReadError::Bad(_) | ReadError::Fenced | ReadError::Refused(_) => {
+                Self::new(error.to_string())
+            }
+        }
+    }
+}
+
+/// How a session ended.
+#[derive(Debug)]
+pub(crate) enum Ending<E> {
+    /// The peer said its last word: half-close, drain.
+    Peer(E),
+    /// We said ours: half-close, drain.
+    Own,
+    /// It broke: reset.
+    Broken(Broken),
+    /// It ends without a word: reset.
+    Silent,
+}
+
+/// Runs reading and writing side by side until the session ends.
+///
+/// A write error alone does not end it: a peer that said its last word may have closed since, so what has arrived is read
+/// first, for at most `grace`. A last word of ours that cannot be written within `grace` (the peer takes nothing) is given up.
+pub(crate) async fn converse<E>(
+    reading: impl Future<Output = ReadEnd<E>>,
+    writing: impl Future<Output = WriteEnd>,
+    last: &CancellationToken,
+    grace: Duration,
+) -> Ending<E> {
+    let mut reading = pin!(reading);
+    let overdue = async {
+        last.cancelled().await;
+        tokio::time::sleep(grace).await;
+    };
+    let ended = |end| match end {
+        ReadEnd::LastWord(event) => Ending::Peer(event),
+        ReadEnd::Broken(broken) => Ending::Broken(broken),
+    };
+    tokio::select! {
+        end = &mut reading => ended(end),
+        end = writing => match end {
+            WriteEnd::LastWord => Ending::Own,
+            WriteEnd::Silent => Ending::Silent,
+            WriteEnd::Broken(why) => Ending::Broken(Broken::new(why)),
+            WriteEnd::Io(error) => match tokio::time::timeout(grace, reading).await {
+                Ok(ReadEnd::LastWord(event)) => Ending::Peer(event),
+                Ok(ReadEnd::Broken(_)) | Err(_) => Ending::Broken(Broken::io(&error)),
+            },
+        },
+        () = overdue => Ending::Silent,
+    }
+}
+
+/// After a last word: half-close, then read until the peer closes too or `grace` ends. Closing with unread bytes would be
+/// a reset, and a reset eats the word on its way to the peer.
+pub(crate) async fn part_in_peace(reader: &mut FrameReader<ReadHalf>, writer: &mut FrameWriter, grace: Duration) {
+    let _ = tokio::time::timeout(grace, async {
+        if writer.io.shutdown().await.is_ok() {
+            reader.drain().await;
+        }
+    })
+    .await;
+}
+
+/// Writes frames of one session.
+pub(crate) struct FrameWriter {
+    io: WriteHalf,
+    room: RoomId,
+    epoch: Epoch,
+    stats: Arc<Stats>,
+}
+
+impl FrameWriter {
+    pub(crate) fn new(io: WriteHalf, room: RoomId, epoch: Epoch, stats: Arc<Stats>) -> Self {
+        Self { io, room, epoch, stats }
+    }
+
+    pub(crate) const fn ids(&self) -> (RoomId, Epoch) {
+        (self.room, self.epoch)
+    }
+
+    pub(crate) async fn control(&mut self, body: &Body) -> io::Result<()> {
+        self.raw(&body.frame(self.room, self.epoch)).await
+    }
+
+    /// Writes a whole frame.
+    pub(crate) async fn raw(&mut self, frame: &[u8]) -> io::Result<()> {
+        self.io.write_all(frame).await?;
+        Stats::add(&self.stats.bytes_out, frame.len() as u64);
+        Ok(())
+    }
+}

@@ -1,0 +1,67 @@
+//! HTTP to routers and nodes, always with a deadline.
+
+use std::time::Duration;
+
+use anyhow::Context;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+/// A node that does not answer within this is named, and never waited for longer.
+pub(crate) const NODE_DEADLINE: Duration = Duration::from_secs(1);
+/// Between two looks at a cluster that is coming up.
+const LOOK_AGAIN: Duration = Duration::from_millis(50);
+
+/// A client with this deadline for each whole request; `None`: the server's own deadlines rule.
+pub(crate) fn client(deadline: Option<Duration>) -> anyhow::Result<reqwest::Client> {
+    let builder = reqwest::Client::builder().connect_timeout(NODE_DEADLINE).tcp_nodelay(true).no_proxy();
+    let builder = match deadline {
+        Some(deadline) => builder.timeout(deadline),
+        None => builder,
+    };
+    Ok(builder.build()?)
+}
+
+/// `http://` is assumed where no scheme is given.
+pub(crate) fn base(addr: &str) -> String {
+    let addr = addr.trim_end_matches('/');
+    if addr.contains("://") { addr.to_owned() } else { format!("http://{addr}") }
+}
+
+/// Gets JSON.
+pub(crate) async fn get<T: DeserializeOwned>(client: &reqwest::Client, addr: &str, path: &str) -> anyhow::Result<T> {
+    let url = format!("{}{path}", base(addr));
+    let response = client.get(&url).send().await.with_context(|| format!("no answer from {url}"))?;
+    let status = response.status();
+    anyhow::ensure!(status.is_success(), "{url} answered {status}: {}", response.text().await.unwrap_or_default());
+    response.json().await.with_context(|| format!("{url} answered something else than was expected"))
+}
+
+/// The nodes of a cluster, as its router lists them.
+pub(crate) async fn nodes(client: &reqwest::Client, router: &str) -> anyhow::Result<Vec<Value>> {
+    get(client, router, "/innkeeper/v1/nodes").await.with_context(|| {
+        format!("is a router running at {}? Name it with --router or INNKEEPER_ROUTER", base(router))
+    })
+}
+
+/// Waits until the router can use so many workers of each role.
+pub(crate) async fn wait_ready(addr: &str, prefill: u32, decode: u32, within: Duration) -> anyhow::Result<()> {
+    let client = client(Some(NODE_DEADLINE))?;
+    let wait = async {
+        loop {
+            if let Ok(nodes) = nodes(&client, addr).await
+                && serving(&nodes, "prefill") >= prefill as usize
+                && serving(&nodes, "decode") >= decode as usize
+            {
+                return;
+            }
+            tokio::time::sleep(LOOK_AGAIN).await;
+        }
+    };
+    tokio::time::timeout(within, wait)
+        .await
+        .with_context(|| format!("the cluster was not ready within {} s; see the logs above", within.as_secs()))
+}
+
+fn serving(nodes: &[Value], role: &str) -> usize {
+    nodes.iter().filter(|node| node["role"] == role && node["state"] == "serving").count()
+}

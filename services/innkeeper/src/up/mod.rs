@@ -1,0 +1,158 @@
+//! `innkeeper up`: the whole cluster on one machine. Without etcd all nodes live in this process, with real gRPC and real
+//! TCP between them; with etcd each is a process of its own, and one that died is started again.
+
+pub(crate) pub(crate) mod embedded;
+mod processes;
+
+use std::net::SocketAddr;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use innkeeper_node::config::{
+    ConfigError, EngineArgs, EngineConfig, NodeConfig, RunArgs, SettingsArgs, StoreArgs, TelemetryArgs, exit_with,
+};
+use innkeeper_room::{Role, Settings};
+
+/// Most workers of one role on one machine.
+const MOST_WORKERS: u32 = 64;
+/// How long a cluster may take from its start to its first usable pair. Loading a model on a starved machine is slow.
+const READY_WITHIN: Duration = Duration::from_secs(300);
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Prefill workers.
+    #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=i64::from(MOST_WORKERS)))]
+    prefill: u32,
+    /// Decode workers.
+    #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=i64::from(MOST_WORKERS)))]
+    decode: u32,
+    /// Where the router listens for HTTP, as address:port.
+    #[arg(long, default_value = "127.0.0.1:8080", value_name = "ADDR:PORT")]
+    listen: SocketAddr,
+    #[command(flatten)]
+    engine: EngineArgs,
+    #[command(flatten)]
+    run: RunArgs,
+    #[command(flatten)]
+    store: StoreArgs,
+    #[command(flatten)]
+    telemetry: TelemetryArgs,
+    #[command(flatten)]
+    settings: SettingsArgs,
+}
+
+/// What is to run.
+struct Plan {
+    nodes: Vec<NodeConfig>,
+    engine: EngineConfig,
+    listen: SocketAddr,
+    prefill: u32,
+    decode: u32,
+}
+
+pub(crate) fn run(args: &Args) -> ExitCode {
+    let plan = args.plan().unwrap_or_else(|error| exit_with(&error));
+    let done = if args.store.etcd.is_empty() { embedded::run(plan) } else { processes::run(plan) };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+impl Plan {
+    /// One worker of each role, on free ports, for measuring.
+    fn smallest(settings: Settings, engine: EngineConfig) -> Result<Self, ConfigError> {
+        let quiet = TelemetryArgs { log: Some("warn".to_owned()), ..TelemetryArgs::default() };
+        let args = Args {
+            prefill: 1,
+            decode: 1,
+            listen: SocketAddr::from(([127, 0, 0, 1], 0)),
+            engine: EngineArgs::default(),
+            run: RunArgs::default(),
+            store: StoreArgs::default(),
+            telemetry: quiet,
+            settings: SettingsArgs::default(),
+        };
+        let mut plan = args.plan()?;
+        plan.engine = engine;
+        for node in &mut plan.nodes {
+            node.settings = settings.clone();
+        }
+        Ok(plan)
+    }
+}
+
+impl Plan {
+    /// One worker of each role, on free ports, for measuring.
+    fn smallest(settings: Settings, engine: EngineConfig) -> Result<Self, ConfigError> {
+        let quiet = TelemetryArgs { log: Some("warn".to_owned()), ..TelemetryArgs::default() };
+        let args = Args {
+            prefill: 1,
+            decode: 1,
+            listen: SocketAddr::from(([127, 0, 0, 1], 0)),
+            engine: EngineArgs::default(),
+            run: RunArgs::default(),
+            store: StoreArgs::default(),
+            telemetry: quiet,
+            settings: SettingsArgs::default(),
+        };
+        let mut plan = args.plan()?;
+        plan.engine = engine;
+        for node in &mut plan.nodes {
+            node.settings = settings.clone();
+        }
+        Ok(plan)
+    }
+}
+
+impl Args {
+    fn plan(&self) -> Result<Plan, ConfigError> {
+        let settings = self.settings.resolve()?;
+        let store = self.store.resolve()?;
+        let telemetry = self.telemetry.resolve()?;
+        let node = |role: Role, name: String, http: SocketAddr| NodeConfig {
+            role,
+            name,
+            http,
+            control: any_port(self.listen),
+            data: any_port(self.listen),
+            advertise_host: None,
+            run: self.run.resolve(),
+            store: store.clone(),
+            telemetry: telemetry.clone(),
+            settings: settings.clone(),
+        };
+        let workers = |role: Role, count: u32| {
+            (0..count).map(move |number| (role, format!("{role}-{number}"))).collect::<Vec<_>>()
+        };
+        let mut nodes: Vec<_> = [workers(Role::Decode, self.decode), workers(Role::Prefill, self.prefill)]
+            .concat()
+            .into_iter()
+            .map(|(role, name)| node(role, name, any_port(self.listen)))
+            .collect();
+        nodes.push(node(Role::Router, "router".to_owned(), self.listen));
+        Ok(Plan {
+            nodes,
+            engine: self.engine.resolve()?,
+            listen: self.listen,
+            prefill: self.prefill,
+            decode: self.decode,
+        })
+    }
+}
+
+/// Workers talk on loopback, whatever the router's own address is.
+fn any_port(listen: SocketAddr) -> SocketAddr {
+    if listen.is_ipv6() { SocketAddr::from(([0, 0, 0, 0, 0, 0, 0, 1], 0)) } else { SocketAddr::from(([127, 0, 0, 1], 0)) }
+}
+
+/// The one line that says that requests may come.
+fn ready_line(plan: &Plan, addr: &str, model: &str, leases: &str) {
+    println!(
+        "innkeeper is ready: http://{addr} (model {model}, {} prefill, {} decode, leases in {leases})",
+        plan.prefill, plan.decode
+    );
+}

@@ -1,0 +1,222 @@
+//! Names, addresses and how a process runs: what every node has.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use innkeeper_room::{Role, Settings};
+
+use super::{ConfigError, SettingsArgs, StoreArgs, StoreConfig, TelemetryArgs, TelemetryConfig, flag, wrong};
+
+/// Everything a router or a worker takes, apart from its engine.
+#[derive(Clone, Debug, Default, clap::Args)]
+pub struct NodeArgs {
+    /// Who it is and where it listens.
+    #[command(flatten)]
+    pub identity: IdentityArgs,
+    /// How it runs.
+    #[command(flatten)]
+    pub run: RunArgs,
+    /// The lease store.
+    #[command(flatten)]
+    pub store: StoreArgs,
+    /// Logs and spans.
+    #[command(flatten)]
+    pub telemetry: TelemetryArgs,
+    /// The protocol's bounds.
+    #[command(flatten)]
+    pub settings: SettingsArgs,
+}
+
+/// Who a node is and where it listens.
+#[derive(Clone, Debug, Default, clap::Args)]
+#[command(next_help_heading = "Node")]
+pub struct IdentityArgs {
+    /// The node's name for people; the same over restarts. [default: ROLE-HOSTNAME]
+    #[arg(long, value_name = "NAME")]
+    pub name: Option<String>,
+    /// Where it listens for HTTP (/metrics, /health; a router's API), as address:port; port 0 takes a free one.
+    /// [default: 127.0.0.1:8080 for a router, else 127.0.0.1:0]
+    #[arg(long, value_name = "ADDR:PORT")]
+    pub http: Option<SocketAddr>,
+    /// Where it listens for gRPC control, as address:port. [default: 127.0.0.1:0]
+    #[arg(long, value_name = "ADDR:PORT")]
+    pub control: Option<SocketAddr>,
+    /// Where a decode worker listens for KV, as address:port. [default: 127.0.0.1:0]
+    #[arg(long, value_name = "ADDR:PORT")]
+    pub data: Option<SocketAddr>,
+    /// The host under which other nodes reach it; needed if it listens at all addresses (0.0.0.0 or [::]). [default: the
+    /// address it listens at]
+    #[arg(long, value_name = "HOST")]
+    pub advertise_host: Option<String>,
+}
+
+/// How a process runs.
+#[derive(Clone, Debug, Default, clap::Args)]
+#[command(next_help_heading = "Process")]
+pub struct RunArgs {
+    /// A TOML file with settings: keys are the flags' names without dashes. Flags and INNKEEPER_* variables go before it.
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// Revision of the deployment; only equal ones form pairs. [default: the version of the program]
+    #[arg(long, value_name = "TEXT")]
+    pub revision: Option<String>,
+    /// How long a node that was asked to stop finishes what it has, in milliseconds. [default: 30000]
+    #[arg(long, value_name = "MS")]
+    pub drain_timeout_ms: Option<u64>,
+}
+
+/// A node's configuration.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NodeConfig {
+    /// What it is.
+    pub role: Role,
+    /// Its name for people.
+    pub name: String,
+    /// Where it listens for HTTP.
+    pub http: SocketAddr,
+    /// Where it listens for gRPC control.
+    pub control: SocketAddr,
+    /// Where it listens for KV, if it does.
+    pub data: SocketAddr,
+    /// The host under which other nodes reach it, if that is not the address it listens at.
+    pub advertise_host: Option<String>,
+    /// How it runs.
+    pub run: RunConfig,
+    /// The lease store.
+    pub store: StoreConfig,
+    /// Logs and spans.
+    pub telemetry: TelemetryConfig,
+    /// The protocol's bounds.
+    pub settings: Settings,
+}
+
+/// How a process runs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RunConfig {
+    /// Revision of the deployment.
+    pub revision: String,
+    /// How long a drain may take.
+    pub drain: Duration,
+}
+
+impl NodeArgs {
+    /// The configuration of a node of this role.
+    ///
+    /// # Errors
+    /// [`ConfigError`] names the setting and what would be right.
+    pub fn resolve(&self, role: Role) -> Result<NodeConfig, ConfigError> {
+        let any = SocketAddr::from(([127, 0, 0, 1], 0));
+        let http = match role {
+            Role::Router => SocketAddr::from(([127, 0, 0, 1], 8080)),
+            Role::Prefill | Role::Decode => any,
+        };
+        let identity = &self.identity;
+        let config = NodeConfig {
+            role,
+            name: identity
+                .name
+                .clone()
+                .unwrap_or_else(|| format!("{role}-{}", hostname())),
+            http: identity.http.unwrap_or(http),
+            control: identity.control.unwrap_or(any),
+            data: identity.data.unwrap_or(any),
+            advertise_host: identity.advertise_host.clone(),
+            run: self.run.resolve(),
+            store: self.store.resolve()?,
+            telemetry: self.telemetry.resolve()?,
+            settings: self.settings.resolve()?,
+        };
+        config.check()?;
+        Ok(config)
+    }
+}
+
+impl NodeConfig {
+    /// What other nodes are told of a bound address: `host:port`.
+    #[must_use]
+    pub fn advertise(&self, bound: SocketAddr) -> String {
+        match &self.advertise_host {
+            Some(host) if host.contains(':') && !host.starts_with('[') => format!("[{host}]:{}", bound.port()),
+            Some(host) => format!("{host}:{}", bound.port()),
+            None => bound.to_string(),
+        }
+    }
+
+    /// The arguments that give exactly this configuration, for a process that is started with it. The store's password is
+    /// not among them: see [`StoreConfig::to_env`].
+    #[must_use]
+    pub fn to_args(&self) -> Vec<String> {
+        let mut args = vec![
+            flag("name", &self.name),
+            flag("http", self.http),
+            flag("control", self.control),
+            flag("data", self.data),
+        ];
+        args.extend(self.advertise_host.iter().map(|host| flag("advertise-host", host)));
+        args.extend(self.run.to_args());
+        args.extend(self.store.to_args());
+        args.extend(self.telemetry.to_args());
+        args.extend(SettingsArgs::to_args(&self.settings));
+        args
+    }
+
+    fn check(&self) -> Result<(), ConfigError> {
+        if self.name.is_empty() || self.name.len() > 253 || self.name.chars().any(char::is_control) {
+            return Err(wrong("name", &self.name, "1 to 253 printable characters"));
+        }
+        if let Some(host) = &self.advertise_host {
+            if host.is_empty() || host.contains(|c: char| c.is_whitespace() || c == '/') {
+                return Err(wrong(
+                    "advertise-host",
+                    host,
+                    "a host name or an address, without scheme and port",
+                ));
+            }
+            return Ok(());
+        }
+        let unspecified = [("http", self.http), ("control", self.control), ("data", self.data)];
+        match unspecified.iter().find(|(_, addr)| addr.ip().is_unspecified()) {
+            Some((name, addr)) => Err(ConfigError::Missing {
+                name: "advertise-host",
+                why: format!("with --{name} = {addr} other nodes cannot tell where to find this one; name its host"),
+            }),
+            None => Ok(()),
+        }
+    }
+}
+
+impl RunArgs {
+    /// How the process runs.
+    #[must_use]
+    pub fn resolve(&self) -> RunConfig {
+        RunConfig {
+            revision: self
+                .revision
+                .clone()
+                .unwrap_or_else(|| env!("CARGO_PKG_VERSION").to_owned()),
+            drain: Duration::from_millis(self.drain_timeout_ms.unwrap_or(30_000)),
+        }
+    }
+}
+
+impl RunConfig {
+    /// The arguments that give exactly this.
+    #[must_use]
+    pub fn to_args(&self) -> Vec<String> {
+        vec![
+            flag("revision", &self.revision),
+            flag("drain-timeout-ms", self.drain.as_millis()),
+        ]
+    }
+}
+
+fn hostname() -> String {
+    let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    let name = name.trim();
+    if name.is_empty() {
+        "localhost".to_owned()
+    } else {
+        name.to_owned()
+    }
+}

@@ -1,0 +1,301 @@
+//! Starting a worker: listeners, tree, gRPC, HTTP and health, the same for prefill and decode.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use innkeeper_actors::hooks::Hooks;
+use innkeeper_actors::ports::Answer;
+use innkeeper_actors::worker::craft::Craft;
+use innkeeper_actors::worker::node::{WorkerNode, WorkerParts};
+use innkeeper_engine::Engine;
+use innkeeper_proto::v1::worker_server::WorkerServer;
+use innkeeper_room::ledger::router::{Outcome, RoomEnd};
+use innkeeper_room::ledger::{Gauges, RoomRow};
+use innkeeper_room::{Evidence, PartEnd, Role, RoomId};
+use innkeeper_transfer::Stats;
+use tokio_util::sync::CancellationToken;
+use tonic::service::Routes;
+
+use super::{Ground, Running, StartError, listen, member};
+use crate::clock::Clock;
+use crate::config::NodeConfig;
+use crate::grpc::{self, Health};
+use crate::http;
+use crate::metrics::{LEDGER_DEADLINE, NodeMetrics};
+use crate::net::Connections;
+use crate::tasks::Tasks;
+use crate::view::{EngineCounts, NodeSelf, NodeState, NodeView};
+use crate::worker_service::WorkerService;
+
+/// What differs between the two workers when they are started.
+pub trait WorkerKind: Send {
+    /// How the ledger's orders are executed.
+    type Craft: Craft;
+
+    /// The role.
+    const ROLE: Role;
+
+    /// Opens the data plane, before the tree runs: its address goes into the member record. Empty if it has none.
+    fn open_data(&mut self, config: &NodeConfig) -> impl Future<Output = Result<String, StartError>> + Send;
+
+    /// The craft and the ledger.
+    fn build(&mut self, wiring: &WorkerWiring, data: &str) -> (Arc<Self::Craft>, <Self::Craft as Craft>::Ledger);
+
+    /// The tree runs: visitors of the data plane may come in.
+    fn opened(&mut self, node: &Arc<WorkerNode<Self::Craft>>);
+
+    /// What the data plane counts.
+    fn stats(&self) -> Arc<Stats>;
+
+    /// Ends the data plane.
+    fn shutdown(&self);
+}
+
+/// What a worker is built from.
+pub struct WorkerWiring {
+    /// Its configuration and life.
+    pub ground: Ground,
+    /// Its engine.
+    pub engine: Arc<dyn Engine>,
+    /// The model as clients name it.
+    pub model: String,
+    /// Where its tasks live.
+    pub tasks: Tasks,
+}
+
+/// Starts a worker.
+///
+/// # Errors
+/// [`StartError`] says what could not be had.
+pub async fn start_worker<K: WorkerKind + Sync + 'static>(
+    mut kind: K,
+    wiring: WorkerWiring,
+) -> Result<Running, StartError> {
+    let config = wiring.ground.config.clone();
+    let (http, http_addr) = listen("http", config.http).await?;
+    let (control, control_addr) = listen("control", config.control).await?;
+    let data = kind.open_data(&config).await?;
+    let me = NodeSelf {
+        role: K::ROLE,
+        name: config.name.clone(),
+        pid: std::process::id(),
+        incarnation: wiring.ground.incarnation,
+        state: NodeState::Starting,
+        http: config.advertise(http_addr),
+        control: config.advertise(control_addr),
+        data: data.clone(),
+    };
+    let (craft, ledger) = kind.build(&wiring, &data);
+    let late_metrics = Arc::new(LateMetrics::default());
+    let parts = WorkerParts {
+        engine: Arc::clone(&wiring.engine),
+        store: Arc::clone(&wiring.ground.store),
+        member: member(&me, &config, &wiring.model, Some(&*wiring.engine)),
+        clock: Arc::new(Clock::boot()),
+        settings: Arc::new(config.settings.clone()),
+        tasks: wiring.tasks.clone(),
+        hooks: Arc::clone(&late_metrics) as Arc<dyn Hooks>,
+    };
+    let node = WorkerNode::start(craft, ledger, parts).await?;
+    kind.opened(&node);
+    let view = Arc::new(View {
+        me: me.clone(),
+        node: Arc::clone(&node),
+        engine: Arc::clone(&wiring.engine),
+        stats: kind.stats(),
+        counted: [http.connections().clone(), control.connections().clone()],
+        stopping: CancellationToken::new(),
+    });
+    let metrics = Arc::new(NodeMetrics::new(K::ROLE, Arc::clone(&view) as Arc<dyn NodeView>));
+    late_metrics.fill(Arc::clone(&metrics));
+
+    let stop = CancellationToken::new();
+    let endpoints = http::endpoints(Arc::clone(&view) as Arc<dyn NodeView>, metrics);
+    let grace = config.settings.grace.duration();
+    let (health, health_service) = grpc::health::<WorkerServer<WorkerService<WorkerNode<K::Craft>>>>().await;
+    let service = WorkerService::new(Arc::clone(&node), config.settings.clone(), wiring.tasks.clone()).into_server();
+    let routes = Routes::new(service).add_service(health_service);
+    let servers = Servers {
+        http,
+        control,
+        endpoints,
+        routes,
+        stop: stop.clone(),
+        grace,
+    };
+    servers.spawn(&wiring.tasks, &config)?;
+    let watch = watch_health(health, Arc::clone(&view), config.settings.report_period.duration());
+    wiring.tasks.spawn("health", watch).map_err(|_| StartError::Stopping)?;
+
+    let exit = node.exit();
+    let drain = Box::new(move |limit: Duration| {
+        let ending = async move {
+            view.stopping.cancel();
+            let clean = node.drain(limit).await;
+            kind.shutdown();
+            stop.cancel();
+            node.stop();
+            wiring.engine.shutdown(grace);
+            let left = wiring.tasks.shutdown(grace + grace).await;
+            clean && left == 0
+        };
+        Box::pin(ending) as std::pin::Pin<Box<dyn Future<Output = bool> + Send>>
+    });
+    Ok(Running::new(
+        NodeSelf {
+            state: NodeState::Serving,
+            ..me
+        },
+        exit,
+        drain,
+    ))
+}
+
+struct Servers {
+    http: crate::net::CountingListener,
+    control: crate::net::CountingListener,
+    endpoints: axum::Router,
+    routes: Routes,
+    stop: CancellationToken,
+    grace: Duration,
+}
+
+impl Servers {
+    fn spawn(self, tasks: &Tasks, config: &NodeConfig) -> Result<(), StartError> {
+        let Self {
+            http,
+            control,
+            endpoints,
+            routes,
+            stop,
+            grace,
+        } = self;
+        let settings = config.settings.clone();
+        let grpc_stop = stop.clone();
+        let grpc = async move {
+            if let Err(error) = grpc::serve(control, &settings, routes, grpc_stop, grace).await {
+                tracing::error!(%error, "the control plane ended");
+            }
+        };
+        let pages = async move {
+            if let Err(error) = http::serve(http, endpoints, stop, grace).await {
+                tracing::error!(%error, "the HTTP endpoints ended");
+            }
+        };
+        tasks.spawn("control_server", grpc).map_err(|_| StartError::Stopping)?;
+        tasks.spawn("http_server", pages).map_err(|_| StartError::Stopping)
+    }
+}
+
+struct View<C: Craft> {
+    me: NodeSelf,
+    node: Arc<WorkerNode<C>>,
+    engine: Arc<dyn Engine>,
+    stats: Arc<Stats>,
+    counted: [Connections; 2],
+    stopping: CancellationToken,
+}
+
+impl<C: Craft> NodeView for View<C> {
+    fn node(&self) -> NodeSelf {
+        let state = if self.node.exit().borrow().is_some() {
+            NodeState::Failed
+        } else if self.stopping.is_cancelled() {
+            NodeState::Draining
+        } else {
+            NodeState::Serving
+        };
+        NodeSelf {
+            state,
+            ..self.me.clone()
+        }
+    }
+
+    fn rooms(&self) -> Answer<'_, Option<Vec<RoomRow>>> {
+        Box::pin(self.node.rows(LEDGER_DEADLINE))
+    }
+
+    fn gauges(&self) -> Answer<'_, Option<Gauges>> {
+        Box::pin(async { self.node.gauges(LEDGER_DEADLINE).await.map(|(gauges, _)| gauges) })
+    }
+
+    fn ready(&self) -> bool {
+        *self.node.serving().borrow()
+    }
+
+    fn tasks(&self) -> Vec<(&'static str, u64)> {
+        self.node.tasks().counts()
+    }
+
+    fn connections(&self) -> Vec<(&'static str, u64)> {
+        let data = [
+            ("data_in", &self.stats.connections_in),
+            ("data_out", &self.stats.connections_out),
+        ];
+        let counted = self.counted.iter().map(Connections::count);
+        counted
+            .chain(data.map(|(kind, count)| (kind, Stats::get(count))))
+            .collect()
+    }
+
+    fn zombies(&self) -> u64 {
+        u64::from(self.node.zombies())
+    }
+
+    fn engine(&self) -> Option<EngineCounts> {
+        let status = self.engine.status();
+        Some(EngineCounts {
+            steps: status.progress,
+            prompt_tokens: status.prompt_tokens,
+            output_tokens: status.output_tokens,
+        })
+    }
+}
+
+/// Keeps the health service true: alive while the ledger answers, ready while it takes rooms.
+async fn watch_health<C: Craft>(health: Health, view: Arc<View<C>>, period: Duration) {
+    loop {
+        let answers = view.node.gauges(LEDGER_DEADLINE).await.is_some();
+        let state = view.node().state;
+        health.set_alive(answers && state.is_alive()).await;
+        health
+            .set_ready(answers && state == NodeState::Serving && view.ready())
+            .await;
+        // A change is seen within a report period, as by routers.
+        tokio::time::sleep(period).await;
+    }
+}
+
+/// The metrics need the tree, and the tree the metrics: what ends before both are there is nothing.
+#[derive(Default)]
+struct LateMetrics(std::sync::OnceLock<Arc<NodeMetrics>>);
+
+impl LateMetrics {
+    fn fill(&self, metrics: Arc<NodeMetrics>) {
+        // Filled once, here.
+        drop(self.0.set(metrics));
+    }
+}
+
+impl Hooks for LateMetrics {
+    fn part_ended(&self, room: RoomId, end: PartEnd, evidence: &Evidence) {
+        match end {
+            PartEnd::HandedOver | PartEnd::Done => tracing::debug!(%room, end = end.code(), "the part ended"),
+            PartEnd::Failed(_) => tracing::info!(
+                %room,
+                end = end.code(),
+                waited_for = evidence.waited_for.name(),
+                waited_ms = evidence.waited.0,
+                "the part ended"
+            ),
+        }
+        if let Some(metrics) = self.0.get() {
+            metrics.part_ended(end);
+        }
+    }
+
+    fn room_ended(&self, _end: &RoomEnd) {}
+
+    fn answered(&self, _outcome: &Outcome) {}
+}

@@ -1,0 +1,130 @@
+//! The model of a process: fetched and loaded once, shared by all engines and the tokenizer in it.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use innkeeper_engine::embedded::WeightsError;
+use innkeeper_engine::fetch::{self, FetchError, Progress};
+use innkeeper_engine::text::{self, ByteTokenizer, TextError, Tokenizer};
+use innkeeper_engine::{EmbeddedConfig, EmbeddedEngine, Engine, MockConfig, MockEngine, Weights};
+use innkeeper_room::Settings;
+
+use crate::config::{EngineConfig, EngineKind};
+
+/// Tokens in one KV page of a mock's layer group: two groups, so that a page has more than one slab.
+const MOCK_GROUPS: u32 = 2;
+/// A prefill chunk takes a tenth of the progress TTL: a starved engine is slow, not wedged.
+const CHUNKS_PER_TTL: u32 = 10;
+
+/// A model that is ready to run.
+pub struct Model {
+    config: EngineConfig,
+    name: String,
+    weights: Option<Arc<Weights>>,
+    tokenizer: Arc<dyn Tokenizer>,
+}
+
+/// What is told while a model is made ready.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Loading {
+    /// It is on its way to this machine.
+    Fetching(Progress),
+    /// It is being loaded: done so far, 0 to 1.
+    Weights(f32),
+}
+
+/// The model cannot be run.
+#[derive(Debug, thiserror::Error)]
+pub enum ModelError {
+    /// It could not be had.
+    #[error(transparent)]
+    Fetch(#[from] FetchError),
+    /// It could not be loaded.
+    #[error(transparent)]
+    Weights(#[from] WeightsError),
+    /// Its tokenizer could not be made.
+    #[error(transparent)]
+    Text(#[from] TextError),
+}
+
+impl Model {
+    /// Fetches and loads the model. Blocks for as long as that takes: call it where blocking is allowed. `weights`: an
+    /// engine will be made of it; a router wants the tokenizer alone.
+    ///
+    /// # Errors
+    /// [`ModelError`] says what is missing and what to do.
+    pub fn load(config: &EngineConfig, weights: bool, progress: &dyn Fn(Loading)) -> Result<Arc<Self>, ModelError> {
+        if config.kind == EngineKind::Mock {
+            return Ok(Arc::new(Self {
+                name: config.model.clone().unwrap_or_else(|| "mock".to_owned()),
+                config: config.clone(),
+                weights: None,
+                tokenizer: Arc::new(ByteTokenizer::new()),
+            }));
+        }
+        let wanted = config.model.as_deref().unwrap_or(fetch::DEFAULT_MODEL);
+        let cache = fetch::default_cache_dir();
+        let files = fetch::resolve(wanted, &cache, &|told| progress(Loading::Fetching(told)))?;
+        let tokenizer = text::load_tokenizer(&files.gguf)?;
+        let gguf: PathBuf = files.gguf;
+        let weights = weights
+            .then(|| Weights::load(&gguf, &|done| progress(Loading::Weights(done))))
+            .transpose()?;
+        Ok(Arc::new(Self {
+            config: config.clone(),
+            name: files.name,
+            weights,
+            tokenizer,
+        }))
+    }
+
+    /// The model as clients name it.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Its tokenizer.
+    #[must_use]
+    pub fn tokenizer(&self) -> Arc<dyn Tokenizer> {
+        Arc::clone(&self.tokenizer)
+    }
+
+    /// A new engine over the shared weights; `None` if the model was loaded without them.
+    #[must_use]
+    pub fn engine(&self, settings: &Settings) -> Option<Arc<dyn Engine>> {
+        let chunk_target: Duration = settings.progress_ttl.duration() / CHUNKS_PER_TTL;
+        let EngineConfig {
+            kv_pages,
+            page_tokens,
+            threads,
+            context,
+            mock,
+            ..
+        } = &self.config;
+        if self.config.kind == EngineKind::Mock {
+            let default = MockConfig::default();
+            return Some(MockEngine::new(MockConfig {
+                prefill_micros: mock.prefill_us_per_token,
+                decode_micros: mock.decode_us_per_token,
+                group_token_bytes: (mock.kv_bytes_per_token / MOCK_GROUPS).max(1),
+                groups: MOCK_GROUPS,
+                page_tokens: *page_tokens,
+                total_pages: *kv_pages,
+                context: context.unwrap_or(default.context),
+                chunk_target,
+                ..default
+            }));
+        }
+        let weights = self.weights.as_ref()?;
+        let config = EmbeddedConfig {
+            total_pages: *kv_pages,
+            page_tokens: *page_tokens,
+            threads: usize::try_from(*threads).unwrap_or(0),
+            chunk_target,
+            ..EmbeddedConfig::default()
+        };
+        Some(EmbeddedEngine::new(Arc::clone(weights), config))
+    }
+}

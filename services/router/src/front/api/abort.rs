@@ -1,0 +1,33 @@
+//! `POST /abort_request`.
+
+use serde_json::Value;
+
+use super::common::is_false;
+use super::fields::{Fields, wrong_type};
+use crate::front::error::ApiError;
+
+/// A checked abort.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct AbortRequest {
+    /// The client's id of the request: its `x-request-id`.
+    pub(crate) rid: String,
+}
+
+impl AbortRequest {
+    /// Checks an abort.
+    ///
+    /// # Errors
+    /// If `rid` is missing, empty or no string, or something else was said.
+    pub(crate) fn check(mut fields: Fields) -> Result<Self, ApiError> {
+        let rid = match fields.require("rid")? {
+            Value::String(rid) if rid.is_empty() || rid.len() > 256 => {
+                return Err(fields.complain("rid", "invalid_value", "must be 1 to 256 characters long"));
+            }
+            Value::String(rid) => rid,
+            other => return Err(wrong_type("rid", "a string", &other)),
+        };
+        fields.harmless(&[("abort_all", is_false), ("abort_message", Value::is_string)])?;
+        fields.finish()?;
+        Ok(Self { rid })
+    }
+}

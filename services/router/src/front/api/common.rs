@@ -1,0 +1,211 @@
+//! What chat and completion requests have in common.
+
+use serde_json::Value;
+
+use super::fields::{Fields, Harmless, wrong_type};
+use crate::front::error::ApiError;
+use crate::front::state::Limits;
+
+/// OpenAI allows four.
+const MAX_STOPS: usize = 4;
+/// Longest stop string in bytes: text that may become one is held back.
+const LONGEST_STOP: usize = 1024;
+/// Most extra stop ids.
+const MAX_STOP_IDS: usize = 64;
+
+/// The fields that both kinds of request have.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Common {
+    pub(crate) model: String,
+    pub(crate) stream: bool,
+    pub(crate) include_usage: bool,
+    pub(crate) stops: Vec<String>,
+    pub(crate) stop_token_ids: Vec<u32>,
+    pub(crate) ignore_eos: bool,
+    pub(crate) seed: Option<i64>,
+    pub(crate) temperature: f32,
+    pub(crate) top_p: f32,
+    pub(crate) n: u32,
+    pub(crate) return_token_ids: bool,
+}
+
+/// Known, not supported, and harmless with these values. `user` and the like are hints that change no answer.
+const HARMLESS: &[Harmless] = &[
+    ("allowed_token_ids", |_| false),
+    ("bad_words", is_empty),
+    ("cache_salt", |_| false),
+    ("chat_template", |_| false),
+    ("frequency_penalty", is_zero),
+    ("guided_choice", |_| false),
+    ("guided_grammar", |_| false),
+    ("guided_json", |_| false),
+    ("guided_regex", |_| false),
+    ("include_stop_str_in_output", is_false),
+    ("kv_transfer_params", |_| false),
+    ("length_penalty", is_one),
+    ("logit_bias", is_empty),
+    ("logits_processors", is_empty),
+    ("metadata", Value::is_object),
+    ("min_p", is_zero),
+    ("min_tokens", is_zero),
+    ("presence_penalty", is_zero),
+    ("priority", is_zero),
+    ("prompt_cache_key", Value::is_string),
+    ("prompt_cache_retention", |_| false),
+    ("prompt_logprobs", |_| false),
+    ("repetition_penalty", is_one),
+    ("request_id", |_| false),
+    ("response_format", |value| {
+        value.get("type").is_some_and(|kind| kind == "text")
+    }),
+    ("safety_identifier", Value::is_string),
+    ("service_tier", |value| value == "auto" || value == "default"),
+    ("skip_special_tokens", is_true),
+    ("spaces_between_special_tokens", is_true),
+    ("store", is_false),
+    ("structured_outputs", |_| false),
+    ("top_k", |value| value == -1 || value == 0),
+    ("truncate_prompt_tokens", |_| false),
+    ("use_beam_search", is_false),
+    ("user", Value::is_string),
+];
+
+pub(super) fn is_zero(value: &Value) -> bool {
+    value.as_f64() == Some(0.0)
+}
+
+pub(super) fn is_one(value: &Value) -> bool {
+    value.as_f64() == Some(1.0)
+}
+
+pub(super) fn is_false(value: &Value) -> bool {
+    value.as_bool() == Some(false)
+}
+
+pub(super) fn is_true(value: &Value) -> bool {
+    value.as_bool() == Some(true)
+}
+
+pub(super) fn is_empty(value: &Value) -> bool {
+    value.as_array().is_some_and(Vec::is_empty) || value.as_object().is_some_and(serde_json::Map::is_empty)
+}
+
+impl Common {
+    /// Takes the common fields.
+    pub(super) fn take(fields: &mut Fields, limits: &Limits) -> Result<Self, ApiError> {
+        let model = match fields.require("model")? {
+            Value::String(model) => model,
+            other => return Err(wrong_type("model", "a string", &other)),
+        };
+        let stream = fields.boolean("stream")?.unwrap_or(false);
+        let include_usage = take_stream_options(fields, stream)?;
+        let stops = take_stops(fields)?;
+        let stop_token_ids = match fields.take("stop_token_ids") {
+            None => Vec::new(),
+            Some(value) => take_ids("stop_token_ids", value, limits.vocabulary, MAX_STOP_IDS)?,
+        };
+        let ignore_eos = fields.boolean("ignore_eos")?.unwrap_or(false);
+        let seed = fields.integer("seed", i64::MIN..=i64::MAX)?;
+        let temperature = narrow(fields.number("temperature", 0.0..=2.0)?.unwrap_or(1.0));
+        // The smallest set that reaches 0 is the likeliest token alone; the smallest positive share says the same.
+        let top_p = narrow(fields.number("top_p", 0.0..=1.0)?.unwrap_or(1.0)).max(f32::MIN_POSITIVE);
+        let n = fields.integer("n", 1..=i64::from(limits.max_n))?.unwrap_or(1);
+        let n = u32::try_from(n).unwrap_or(1);
+        let return_token_ids = fields.boolean("return_token_ids")?.unwrap_or(false);
+        fields.harmless(HARMLESS)?;
+        Ok(Self {
+            model,
+            stream,
+            include_usage,
+            stops,
+            stop_token_ids,
+            ignore_eos,
+            seed,
+            temperature,
+            top_p,
+            n,
+            return_token_ids,
+        })
+    }
+}
+
+/// The engine's own precision is enough.
+#[allow(clippy::cast_possible_truncation)]
+fn narrow(value: f64) -> f32 {
+    value as f32
+}
+
+/// `max_tokens` and the like: from 1 up. What is too much for the context is told apart later, with numbers.
+pub(super) fn take_max_tokens(fields: &mut Fields, field: &str) -> Result<Option<u32>, ApiError> {
+    let most = i64::from(u32::MAX);
+    Ok(fields
+        .integer(field, 1..=most)?
+        .and_then(|tokens| u32::try_from(tokens).ok()))
+}
+
+fn take_stream_options(fields: &mut Fields, stream: bool) -> Result<bool, ApiError> {
+    let Some(value) = fields.take("stream_options") else {
+        return Ok(false);
+    };
+    if !stream {
+        return Err(fields.complain(
+            "stream_options",
+            "invalid_value",
+            "is only allowed when `stream` is true",
+        ));
+    }
+    let mut options = Fields::nested("stream_options".to_owned(), value)?;
+    let include_usage = options.boolean("include_usage")?.unwrap_or(false);
+    options.harmless(&[("continuous_usage_stats", is_false), ("include_obfuscation", is_false)])?;
+    options.finish()?;
+    Ok(include_usage)
+}
+
+fn take_stops(fields: &mut Fields) -> Result<Vec<String>, ApiError> {
+    let values = match fields.take("stop") {
+        None => return Ok(Vec::new()),
+        Some(Value::Array(values)) => values,
+        Some(single) => vec![single],
+    };
+    if values.len() > MAX_STOPS {
+        let message = format_args!("may list at most {MAX_STOPS} strings, not {}", values.len());
+        return Err(fields.complain("stop", "array_above_max_length", message));
+    }
+    let check = |value| match value {
+        Value::String(text) if text.is_empty() => {
+            Err(fields.complain("stop", "invalid_value", "must not be empty: it would stop everything"))
+        }
+        Value::String(text) if text.len() > LONGEST_STOP => {
+            let message = format_args!("may be at most {LONGEST_STOP} bytes long");
+            Err(fields.complain("stop", "string_above_max_length", message))
+        }
+        Value::String(text) => Ok(text),
+        other => Err(wrong_type("stop", "a string or a list of strings", &other)),
+    };
+    values.into_iter().map(check).collect()
+}
+
+/// A list of token ids, each inside of the vocabulary.
+pub(super) fn take_ids(name: &str, value: Value, vocabulary: u32, most: usize) -> Result<Vec<u32>, ApiError> {
+    let Value::Array(values) = value else {
+        return Err(wrong_type(name, "a list of token ids", &value));
+    };
+    if values.len() > most {
+        let message = format!("`{name}` may list at most {most} token ids, not {}", values.len());
+        return Err(ApiError::invalid(name, "array_above_max_length", message));
+    }
+    let check = |(at, value): (usize, Value)| {
+        let id = value
+            .as_u64()
+            .and_then(|id| u32::try_from(id).ok())
+            .filter(|id| *id < vocabulary);
+        id.ok_or_else(|| {
+            let message = format!(
+                "`{name}[{at}]` is not a token id: ids are integers from 0 to {}",
+                vocabulary.saturating_sub(1)
+            );
+            ApiError::invalid(format!("{name}[{at}]"), "invalid_value", message)
+        })
+    };
+    values.into_iter().enumerate().map(check).collect()
+}

@@ -1,0 +1,264 @@
+//! One function per route.
+
+use std::hash::{BuildHasher, RandomState};
+use std::net::SocketAddr;
+use std::sync::{Arc, LazyLock};
+
+use axum::body::Bytes;
+use axum::extract::rejection::BytesRejection;
+use axum::extract::{ConnectInfo, DefaultBodyLimit, FromRequest, Path, Request, State};
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use axum::{Extension, Json, Router, middleware};
+use innkeeper_room::ledger::router::AbortAnswer;
+
+use super::answer::Piece;
+use super::api::{AbortRequest, Aborted, ChatRequest, Common, CompletionRequest, Fields, ModelCard, ModelList};
+use super::error::{ApiError, RoomFailure};
+use super::plan::{Caller, Plan};
+use super::request_id::{self, RequestId, traceparent};
+use super::session::{Record, Session, Step};
+use super::state::{FrontState, Route};
+use super::stream::{self, Times};
+
+/// Bodies above this are encoded on a thread for blocking work: encoding takes about a millisecond per 10 KiB.
+const ENCODE_INLINE: usize = 16 << 10;
+
+/// All routes of the front door, with answers of their own for unknown paths and wrong methods. Serve them with
+/// `into_make_service_with_connect_info::<SocketAddr>()`, so that clients without an API key are told apart by address.
+pub fn routes(state: FrontState) -> Router {
+    let limit = state.limits.max_body_bytes;
+    Router::new()
+        .route("/v1/chat/completions", post(chat))
+        .route("/v1/completions", post(completions))
+        .route("/v1/models", get(models))
+        .route("/v1/models/{*id}", get(model))
+        .route("/abort_request", post(abort))
+        .fallback(unknown_path)
+        .method_not_allowed_fallback(wrong_method)
+        .layer(DefaultBodyLimit::max(limit))
+        .layer(middleware::from_fn(request_id::attach))
+        .with_state(Arc::new(state))
+}
+
+/// `GET /ready`, for a node server that has none of its own: 200 while at least one pair serves, else 503.
+pub fn ready_routes(state: &FrontState) -> Router {
+    let ready = Arc::clone(&state.ready);
+    let answer = move || async move {
+        let (status, text) = if ready() {
+            (StatusCode::OK, "ready")
+        } else {
+            (StatusCode::SERVICE_UNAVAILABLE, "not_ready")
+        };
+        (status, Json(serde_json::json!({ "status": text })))
+    };
+    Router::new().route("/ready", get(answer))
+}
+
+async fn chat(State(state): State<Arc<FrontState>>, Extension(id): Extension<RequestId>, request: Request) -> Response {
+    let plan = |state: &FrontState, caller: &Caller, fields| {
+        let request = ChatRequest::check(fields, &state.limits)?;
+        known_model(state, &request.common)?;
+        Plan::chat(state, caller, request)
+    };
+    answer(state, id, request, Route::Chat, plan).await
+}
+
+async fn completions(
+    State(state): State<Arc<FrontState>>,
+    Extension(id): Extension<RequestId>,
+    request: Request,
+) -> Response {
+    let plan = |state: &FrontState, caller: &Caller, fields| {
+        let request = CompletionRequest::check(fields, &state.limits)?;
+        known_model(state, &request.common)?;
+        Plan::completions(state, caller, request)
+    };
+    answer(state, id, request, Route::Completions, plan).await
+}
+
+/// From a request to its answer. The connection may drop this future at any time: the client left.
+async fn answer<F>(state: Arc<FrontState>, id: RequestId, request: Request, route: Route, plan: F) -> Response
+where
+    F: FnOnce(&FrontState, &Caller, Fields) -> Result<Plan, ApiError> + Send + 'static,
+{
+    let caller = caller(&request, id);
+    let mut record = Record::new(&state, route);
+    let planned = match read_body(&state, request).await {
+        Ok(body) => make_plan(&state, caller, body, plan).await,
+        Err(error) => Err(error),
+    };
+    match planned {
+        Ok(plan) => run(&state, plan, record).await.unwrap_or_else(ApiError::into_response),
+        Err(error) => {
+            record.report(error.outcome());
+            error.into_response()
+        }
+    }
+}
+
+async fn make_plan<F>(state: &Arc<FrontState>, caller: Caller, body: Bytes, plan: F) -> Result<Plan, ApiError>
+where
+    F: FnOnce(&FrontState, &Caller, Fields) -> Result<Plan, ApiError> + Send + 'static,
+{
+    if body.len() <= ENCODE_INLINE {
+        return plan(state, &caller, Fields::from_body(&body)?);
+    }
+    let state = Arc::clone(state);
+    // Bounded by the size of a body; if the client leaves meanwhile the result is dropped.
+    let task = tokio::task::spawn_blocking(move || plan(&state, &caller, Fields::from_body(&body)?));
+    task.await.unwrap_or_else(|error| {
+        tracing::error!(%error, "planning a request died");
+        Err(RoomFailure::internal().into())
+    })
+}
+
+/// Submits the choices and waits for the first token, or for all of them.
+async fn run(state: &FrontState, plan: Plan, record: Record) -> Result<Response, ApiError> {
+    let prompt_tokens = plan.renderer.prompts.iter().map(|ids| ids.len() as u64).sum();
+    let count = plan.choices.len();
+    let mut session = Session::submit(state, plan.choices, prompt_tokens, record);
+    if plan.stream {
+        let times = Times {
+            client_stall: state.settings.client_stall.duration(),
+            keep_alive: state.keep_alive,
+        };
+        // The status is held back until there is something to say.
+        return match session.next().await {
+            Step::Failed(failure) => Err(failure.into()),
+            first => Ok(stream::respond(session, plan.renderer, first, times)),
+        };
+    }
+    let mut answers: Vec<(Piece, Option<super::answer::Finish>)> = vec![(Piece::default(), None); count];
+    loop {
+        match session.next().await {
+            Step::Piece { choice, piece } => answers[choice].0.append(piece),
+            Step::Finished { choice, finish } => answers[choice].1 = Some(finish),
+            Step::Failed(failure) => return Err(failure.into()),
+            Step::Done => break,
+        }
+    }
+    let answers = answers
+        .into_iter()
+        .filter_map(|(piece, finish)| Some((piece, finish?)))
+        .collect();
+    let body = plan.renderer.whole(answers, session.produced()).map_err(|error| {
+        tracing::error!(%error, "an answer could not be written as JSON");
+        RoomFailure::internal()
+    })?;
+    Ok(([(header::CONTENT_TYPE, "application/json")], body).into_response())
+}
+
+async fn models(State(state): State<Arc<FrontState>>) -> Json<ModelList> {
+    Json(ModelList {
+        object: "list",
+        data: vec![model_card(&state, &state.model.id)],
+    })
+}
+
+async fn model(State(state): State<Arc<FrontState>>, Path(id): Path<String>) -> Result<Json<ModelCard>, ApiError> {
+    if state.model.answers_to(&id) {
+        Ok(Json(model_card(&state, &id)))
+    } else {
+        Err(model_not_found(&state, &id))
+    }
+}
+
+async fn abort(
+    State(state): State<Arc<FrontState>>,
+    Extension(id): Extension<RequestId>,
+    request: Request,
+) -> Result<Json<Aborted>, ApiError> {
+    let client = caller(&request, id).client;
+    let body = read_body(&state, request).await?;
+    let AbortRequest { rid } = AbortRequest::check(Fields::from_body(&body)?)?;
+    // The port answers within its own limit.
+    let status = match state.port.abort(rid.clone(), client).await {
+        Some(AbortAnswer::Accepted) => "accepted",
+        Some(AbortAnswer::Aborted) => "aborted",
+        Some(AbortAnswer::AlreadyEnded) => "already ended",
+        Some(AbortAnswer::Refused) => return Err(ApiError::AbortRefused),
+        None => return Err(ApiError::AbortUnconfirmed),
+    };
+    Ok(Json(Aborted { status, rid }))
+}
+
+async fn unknown_path(request: Request) -> ApiError {
+    ApiError::UnknownPath {
+        method: request.method().to_string(),
+        path: request.uri().path().to_owned(),
+    }
+}
+
+async fn wrong_method(request: Request) -> ApiError {
+    ApiError::WrongMethod {
+        method: request.method().to_string(),
+        path: request.uri().path().to_owned(),
+    }
+}
+
+fn known_model(state: &FrontState, common: &Common) -> Result<(), ApiError> {
+    if state.model.answers_to(&common.model) {
+        Ok(())
+    } else {
+        Err(model_not_found(state, &common.model))
+    }
+}
+
+fn model_not_found(state: &FrontState, asked: &str) -> ApiError {
+    ApiError::ModelNotFound {
+        asked: asked.chars().take(256).collect(),
+        served: state.model.id.clone(),
+    }
+}
+
+fn model_card(state: &FrontState, id: &str) -> ModelCard {
+    ModelCard {
+        id: id.to_owned(),
+        object: "model",
+        created: state.model.created,
+        owned_by: "innkeeper",
+        root: state.model.id.clone(),
+        parent: None,
+        max_model_len: state.limits.context,
+    }
+}
+
+/// The whole body, within its size and time. The time is that of a stalled client: it owes the bytes.
+async fn read_body(state: &FrontState, request: Request) -> Result<Bytes, ApiError> {
+    let limit = state.settings.client_stall;
+    let body = tokio::time::timeout(limit.duration(), Bytes::from_request(request, &()));
+    let body = body.await.map_err(|_| ApiError::BodyTimeout { limit })?;
+    body.map_err(|rejection: BytesRejection| match rejection.status() {
+        StatusCode::PAYLOAD_TOO_LARGE => ApiError::BodyTooLarge {
+            limit: state.limits.max_body_bytes,
+        },
+        _ => ApiError::Invalid {
+            param: None,
+            code: "invalid_body",
+            message: rejection.body_text(),
+        },
+    })
+}
+
+fn caller(request: &Request, id: RequestId) -> Caller {
+    /// Keys are never kept, only told apart; the hash is of this process alone.
+    static KEYS: LazyLock<RandomState> = LazyLock::new(RandomState::new);
+    let key = request
+        .headers()
+        .get(header::AUTHORIZATION)
+        .map(|key| format!("key-{:016x}", KEYS.hash_one(key.as_bytes())));
+    let address = || {
+        request
+            .extensions()
+            .get::<ConnectInfo<SocketAddr>>()
+            .map(|info| info.0.ip().to_string())
+    };
+    let client = key.or_else(address).unwrap_or_else(|| "unknown".to_owned());
+    Caller {
+        rid: id.0,
+        client,
+        traceparent: traceparent(request.headers()),
+    }
+}

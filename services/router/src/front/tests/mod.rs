@@ -1,0 +1,7 @@
+//! The front door against a scripted router.
+
+mod clients;
+mod failures;
+mod harness;
+mod healthy;
+mod refusals;

@@ -1,0 +1,160 @@
+//! Starting a router: listeners, tree, front door, gRPC and health.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use innkeeper_actors::router::{RouterNode, RouterParts};
+use innkeeper_node::clock::Clock;
+use innkeeper_node::config::NodeConfig;
+use innkeeper_node::grpc::{self, Health};
+use innkeeper_node::host::{Ground, Running, StartError, listen, member};
+use innkeeper_node::http;
+use innkeeper_node::links::TonicLinks;
+use innkeeper_node::metrics::{LEDGER_DEADLINE, NodeMetrics};
+use innkeeper_node::model::Model;
+use innkeeper_node::net::CountingListener;
+use innkeeper_node::random;
+use innkeeper_node::tasks::Tasks;
+use innkeeper_node::view::{NodeSelf, NodeState, NodeView};
+use innkeeper_proto::v1::router_server::RouterServer;
+use innkeeper_room::Role;
+use innkeeper_room::ledger::router::{Config, Ledger};
+use tokio_util::sync::CancellationToken;
+use tonic::service::Routes;
+
+use crate::front::{self, FrontState, Limits};
+use crate::grpc_service::RouterService;
+use crate::metering::Metering;
+use crate::nodes;
+use crate::view::RouterView;
+
+/// A comment keeps idle proxies from closing a stream that makes progress.
+const KEEP_ALIVE: Duration = Duration::from_secs(5);
+
+/// Starts a router in front of a model.
+///
+/// # Errors
+/// [`StartError`] says what could not be had.
+pub async fn start(ground: Ground, model: Arc<Model>, tasks: Tasks) -> Result<Running, StartError> {
+    let Ground { config, incarnation, store } = ground;
+    let (http, http_addr) = listen("http", config.http).await?;
+    let (control, control_addr) = listen("control", config.control).await?;
+    let me = NodeSelf {
+        role: Role::Router,
+        name: config.name.clone(),
+        pid: std::process::id(),
+        incarnation,
+        state: NodeState::Starting,
+        http: config.advertise(http_addr),
+        control: config.advertise(control_addr),
+        data: String::new(),
+    };
+    let links = Arc::new(TonicLinks::new(incarnation, config.settings.clone(), tasks.clone()));
+    let counted = vec![http.connections().clone(), control.connections().clone(), links.connections().clone()];
+    let metering = Arc::new(Metering::default());
+    let seed = [random::bits()?, random::bits()?];
+    let clock = Clock::boot();
+    let parts = RouterParts {
+        ledger: Ledger::new(Config { settings: config.settings.clone(), incarnation, seed }, clock.now()),
+        links,
+        store,
+        member: member(&me, &config, model.name(), None),
+        clock: Arc::new(clock),
+        settings: Arc::new(config.settings.clone()),
+        tasks: tasks.clone(),
+        hooks: Arc::clone(&metering) as _,
+        first_request: random::bits()? >> 1,
+    };
+    let node = RouterNode::start(parts).await?;
+    let stopping = CancellationToken::new();
+    let view = Arc::new(RouterView::new(me.clone(), Arc::clone(&node), counted, stopping.clone()));
+    let metrics = Arc::new(NodeMetrics::new(Role::Router, Arc::clone(&view) as Arc<dyn NodeView>));
+    metering.fill(Arc::clone(&metrics));
+
+    let stop = CancellationToken::new();
+    let state = front_state(&node, &model, &config, &view, metering);
+    let pages = http::endpoints(Arc::clone(&view) as Arc<dyn NodeView>, metrics)
+        .merge(front::routes(state))
+        .merge(nodes::routes(Arc::clone(&node), me.clone()));
+    let grace = config.settings.grace.duration();
+    let service = RouterService::new(Arc::clone(&node));
+    let (health, health_service) = grpc::health::<RouterServer<RouterService>>().await;
+    let routes = Routes::new(RouterServer::new(service)).add_service(health_service);
+    spawn_servers(&tasks, &config, (http, pages), (control, routes), &stop, grace)?;
+    let watch = watch_health(health, Arc::clone(&view), config.settings.report_period.duration());
+    tasks.spawn("health", watch).map_err(|_| StartError::Stopping)?;
+
+    let exit = node.exit();
+    let drain = Box::new(move |limit: Duration| {
+        let ending = async move {
+            stopping.cancel();
+            let clean = node.drain(limit).await;
+            stop.cancel();
+            // Answers that were given are still on their way to clients.
+            let left = tasks.shutdown(grace + grace).await;
+            node.stop();
+            clean && left == 0
+        };
+        Box::pin(ending) as Pin<Box<dyn Future<Output = bool> + Send>>
+    });
+    Ok(Running::new(NodeSelf { state: NodeState::Serving, ..me }, exit, drain))
+}
+
+fn front_state(
+    node: &Arc<RouterNode>,
+    model: &Model,
+    config: &NodeConfig,
+    view: &Arc<RouterView>,
+    metering: Arc<Metering>,
+) -> FrontState {
+    let tokenizer = model.tokenizer();
+    let view = Arc::clone(view);
+    FrontState {
+        port: Arc::clone(node) as _,
+        limits: Limits::new(model.context(), tokenizer.vocabulary(), config.settings.default_max_tokens),
+        tokenizer,
+        model: front::Model { id: model.name().to_owned(), aliases: vec![], created: 0 },
+        settings: config.settings.clone(),
+        keep_alive: KEEP_ALIVE,
+        ready: Arc::new(move || view.ready()),
+        metrics: metering,
+    }
+}
+
+fn spawn_servers(
+    tasks: &Tasks,
+    config: &NodeConfig,
+    (http, pages): (CountingListener, axum::Router),
+    (control, routes): (CountingListener, Routes),
+    stop: &CancellationToken,
+    grace: Duration,
+) -> Result<(), StartError> {
+    let settings = config.settings.clone();
+    let (grpc_stop, http_stop) = (stop.clone(), stop.clone());
+    let grpc = async move {
+        if let Err(error) = grpc::serve(control, &settings, routes, grpc_stop, grace).await {
+            tracing::error!(%error, "the control plane ended");
+        }
+    };
+    let pages = async move {
+        if let Err(error) = http::serve(http, pages, http_stop, grace).await {
+            tracing::error!(%error, "the HTTP front ended");
+        }
+    };
+    tasks.spawn_watching("control_server", grpc).map_err(|_| StartError::Stopping)?;
+    tasks.spawn_watching("http_server", pages).map_err(|_| StartError::Stopping)
+}
+
+/// Keeps the health service true: alive while the ledger answers, ready while it takes requests and has workers.
+async fn watch_health(health: Health, view: Arc<RouterView>, period: Duration) {
+    loop {
+        let answers = tokio::time::timeout(LEDGER_DEADLINE, view.gauges()).await.ok().flatten().is_some();
+        let state = view.node().state;
+        health.set_alive(answers && state.is_alive()).await;
+        health.set_ready(answers && state == NodeState::Serving && view.ready()).await;
+        // A change is seen within a report period.
+        tokio::time::sleep(period).await;
+    }
+}

@@ -1,0 +1,28 @@
+//! The router's own process.
+
+use innkeeper_node::config::{EngineArgs, NodeArgs, exit_with, parse_or_exit};
+use innkeeper_node::model::Model;
+use innkeeper_node::process;
+use innkeeper_room::Role;
+
+/// The router of Innkeeper: the OpenAI API in front of prefill and decode workers.
+#[derive(Debug, clap::Parser)]
+#[command(name = "innkeeper-router", version)]
+struct Args {
+    #[command(flatten)]
+    node: NodeArgs,
+    #[command(flatten)]
+    engine: EngineArgs,
+}
+
+fn main() -> std::process::ExitCode {
+    let args: Args = parse_or_exit();
+    let (config, engine) = match (args.node.resolve(Role::Router), args.engine.resolve()) {
+        (Ok(config), Ok(engine)) => (config, engine),
+        (Err(error), _) | (_, Err(error)) => exit_with(&error),
+    };
+    process::run(config, |ground, tasks| async move {
+        let loading = tokio::task::spawn_blocking(move || Model::load(&engine, false, &|_| {}));
+        Ok(innkeeper_router::start(ground, loading.await??, tasks).await?)
+    })
+}

@@ -1,0 +1,82 @@
+//! What ended, as metrics and log lines. The tree needs it before the metrics exist, so these are filled in.
+
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use innkeeper_actors::hooks::Hooks;
+use innkeeper_node::metrics::NodeMetrics;
+use innkeeper_room::ledger::router::{Outcome, RoomEnd};
+use innkeeper_room::{Evidence, PartEnd, RoomId, Verdict};
+
+use crate::front::{Metrics, RequestEnd, Route};
+
+/// The meter.
+#[derive(Default)]
+pub struct Metering(OnceLock<Arc<NodeMetrics>>);
+
+impl Metering {
+    /// From now on there are metrics. Once only.
+    pub fn fill(&self, metrics: Arc<NodeMetrics>) {
+        drop(self.0.set(metrics));
+    }
+}
+
+impl Hooks for Metering {
+    fn part_ended(&self, _room: RoomId, _end: PartEnd, _evidence: &Evidence) {}
+
+    fn room_ended(&self, end: &RoomEnd) {
+        let RoomEnd { room, request, attempt, verdict, blame, .. } = end;
+        match verdict {
+            Verdict::Done => tracing::debug!(%room, request = request.0, attempt = attempt.0, "the room is done"),
+            Verdict::Failed(reason) => tracing::info!(
+                %room,
+                request = request.0,
+                attempt = attempt.0,
+                reason = reason.code(),
+                blame = blame.label(),
+                node = blame.node().map(tracing::field::display),
+                "the room failed"
+            ),
+        }
+        if let Some(metrics) = self.0.get() {
+            metrics.room_ended(*verdict, *blame);
+        }
+    }
+
+    fn answered(&self, outcome: &Outcome) {
+        if let Some(metrics) = self.0.get() {
+            metrics.request(*outcome);
+        }
+    }
+}
+
+impl Metrics for Metering {
+    fn ended(&self, end: &RequestEnd) {
+        tracing::info!(
+            route = end.route.label(),
+            outcome = end.outcome,
+            took_ms = u64::try_from(end.took.as_millis()).unwrap_or(u64::MAX),
+            prompt_tokens = end.prompt_tokens,
+            completion_tokens = end.completion_tokens,
+            "request"
+        );
+        // What reached the ledger is counted there; this is what did not.
+        if let Some(metrics) = self.0.get().filter(|_| end.outcome == "refused") {
+            metrics.request_outcome("refused");
+        }
+    }
+
+    fn first_token(&self, _route: Route, waited: Duration) {
+        if let Some(metrics) = self.0.get() {
+            metrics.first_token(waited);
+        }
+    }
+
+    fn next_tokens(&self, _route: Route, gap: Duration, tokens: usize) {
+        let Some(metrics) = self.0.get() else { return };
+        let each = gap / u32::try_from(tokens.max(1)).unwrap_or(u32::MAX);
+        for _ in 0..tokens {
+            metrics.next_token(each);
+        }
+    }
+}
