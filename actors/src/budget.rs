@@ -16,7 +16,11 @@ impl RestartBudget {
     /// A full budget.
     #[must_use]
     pub const fn new(max: usize, window: Millis) -> Self {
-        Self { max, window, spent: VecDeque::new() }
+        Self {
+            max,
+            window,
+            spent: VecDeque::new(),
+        }
     }
 
     /// Takes one restart; whether there was one left.

@@ -18,7 +18,9 @@ impl TokioClock {
     /// Starts at one hour, so that "an hour ago" can be expressed.
     #[must_use]
     pub fn start() -> Self {
-        Self { start: tokio::time::Instant::now() }
+        Self {
+            start: tokio::time::Instant::now(),
+        }
     }
 }
 

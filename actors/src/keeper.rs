@@ -54,7 +54,10 @@ impl Actor for Keeper {
 
     async fn pre_start(&self, _myself: ActorRef<KeeperMessage>, args: Args) -> Result<State, ActorProcessingErr> {
         let keeper = MemberKeeper::start(args.store, args.member, args.ttl, args.tasks.token());
-        Ok(State { keeper: Some(keeper), tasks: args.tasks })
+        Ok(State {
+            keeper: Some(keeper),
+            tasks: args.tasks,
+        })
     }
 
     async fn handle(

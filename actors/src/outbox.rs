@@ -69,9 +69,13 @@ fn coalesced(waiting: &mut VecDeque<WorkerSays>, message: &FromWorker, tokens: &
             *old = *new;
             true
         }
-        (FromWorker::Tokens { position, count }, FromWorker::Tokens { position: next, count: more })
-            if *position + *count == *next =>
-        {
+        (
+            FromWorker::Tokens { position, count },
+            FromWorker::Tokens {
+                position: next,
+                count: more,
+            },
+        ) if *position + *count == *next => {
             *count += *more;
             last.tokens.extend_from_slice(tokens);
             true
@@ -115,13 +119,25 @@ mod tests {
             outbox.say(FromWorker::State(PartState::default()), vec![]);
         }
         for position in 0..100 {
-            outbox.say(FromWorker::Tokens { position, count: 1 }, vec![Token { id: position, ..Token::default() }]);
+            outbox.say(
+                FromWorker::Tokens { position, count: 1 },
+                vec![Token {
+                    id: position,
+                    ..Token::default()
+                }],
+            );
         }
         outbox.close();
         outbox.say(FromWorker::Ask, vec![]);
         assert!(matches!(outlet.next().await.unwrap().message, FromWorker::State(_)));
         let tokens = outlet.next().await.unwrap();
-        assert_eq!(tokens.message, FromWorker::Tokens { position: 0, count: 100 });
+        assert_eq!(
+            tokens.message,
+            FromWorker::Tokens {
+                position: 0,
+                count: 100
+            }
+        );
         assert_eq!(tokens.tokens.len(), 100);
         assert_eq!(outlet.next().await, None);
     }

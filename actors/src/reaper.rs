@@ -20,15 +20,19 @@ pub struct Reaper {
 }
 
 impl Reaper {
-    /// Nobody is leaving.
+    /// Nobody is leaving. The grace must be longer than a last word may take to be drained.
     #[must_use]
     pub fn new(grace: Millis) -> Self {
-        Self { grace, leaving: HashMap::new() }
+        Self {
+            grace,
+            leaving: HashMap::new(),
+        }
     }
 
     /// The actor was told to stop.
     pub fn told(&mut self, actor: ActorCell, now: Moment) {
-        self.leaving.insert(actor.get_id(), (actor, Stage::Told, now + self.grace));
+        self.leaving
+            .insert(actor.get_id(), (actor, Stage::Told, now + self.grace));
     }
 
     /// The actor is gone.
@@ -60,7 +64,11 @@ impl Reaper {
     /// Actors that killing did not end.
     #[must_use]
     pub fn zombies(&self) -> u32 {
-        let zombies = self.leaving.values().filter(|(_, stage, _)| *stage == Stage::Zombie).count();
+        let zombies = self
+            .leaving
+            .values()
+            .filter(|(_, stage, _)| *stage == Stage::Zombie)
+            .count();
         u32::try_from(zombies).unwrap_or(u32::MAX)
     }
 

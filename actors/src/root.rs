@@ -69,7 +69,11 @@ impl Actor for Root {
             let cell = (child.spawn)(myself.get_cell()).await?;
             running.insert(cell.get_id(), index);
         }
-        Ok(State { args, running, closing: false })
+        Ok(State {
+            args,
+            running,
+            closing: false,
+        })
     }
 
     async fn handle(
@@ -88,7 +92,9 @@ impl Actor for Root {
         if state.closing {
             return Ok(());
         }
-        let Some(child) = state.args.children.get(index) else { return Ok(()) };
+        let Some(child) = state.args.children.get(index) else {
+            return Ok(());
+        };
         match (child.spawn)(myself.get_cell()).await {
             Ok(cell) => {
                 state.running.insert(cell.get_id(), index);
@@ -127,15 +133,29 @@ impl State {
             return;
         }
         let now = self.args.clock.now();
-        let Some(child) = self.args.children.get_mut(index) else { return };
+        let Some(child) = self.args.children.get_mut(index) else {
+            return;
+        };
         let name = child.name;
-        let pause = child.budget.as_mut().and_then(|budget| budget.take(now).then(|| budget.backoff()));
+        let pause = child
+            .budget
+            .as_mut()
+            .and_then(|budget| budget.take(now).then(|| budget.backoff()));
         let Some(pause) = pause else {
-            tracing::error!(child = name, why, "a permanent part of this node died and may not be restarted");
+            tracing::error!(
+                child = name,
+                why,
+                "a permanent part of this node died and may not be restarted"
+            );
             self.args.exit.send_replace(Some(format!("{name} died: {why}")));
             return;
         };
-        tracing::warn!(child = name, why, pause_ms = pause.0, "a permanent part of this node died and is restarted");
+        tracing::warn!(
+            child = name,
+            why,
+            pause_ms = pause.0,
+            "a permanent part of this node died and is restarted"
+        );
         let myself = myself.clone();
         let respawn = async move {
             tokio::time::sleep(pause.duration()).await;

@@ -121,7 +121,11 @@ impl Actor for Watch {
         Err("the lease store's watch ended, which it must not".into())
     }
 
-    async fn post_stop(&self, _myself: ActorRef<PumpEnded>, cancel: &mut Self::State) -> Result<(), ActorProcessingErr> {
+    async fn post_stop(
+        &self,
+        _myself: ActorRef<PumpEnded>,
+        cancel: &mut Self::State,
+    ) -> Result<(), ActorProcessingErr> {
         cancel.cancel();
         Ok(())
     }
@@ -164,9 +168,21 @@ mod tests {
         let mut seen = Seen::default();
         let (one, two) = (RoomId::from_random(1), RoomId::from_random(2));
         seen.learn(Told::DoorSeen(one));
-        let told = seen.learn(Told::Listed { members: vec![], doors: vec![two] });
-        assert!(told.contains(&WatchEvent::Absent { doors: vec![one], members: vec![] }));
-        let told = seen.learn(Told::Listed { members: vec![], doors: vec![two] });
-        assert!(told.contains(&WatchEvent::Absent { doors: vec![], members: vec![] }));
+        let told = seen.learn(Told::Listed {
+            members: vec![],
+            doors: vec![two],
+        });
+        assert!(told.contains(&WatchEvent::Absent {
+            doors: vec![one],
+            members: vec![]
+        }));
+        let told = seen.learn(Told::Listed {
+            members: vec![],
+            doors: vec![two],
+        });
+        assert!(told.contains(&WatchEvent::Absent {
+            doors: vec![],
+            members: vec![]
+        }));
     }
 }

@@ -2,7 +2,13 @@
 //! in `services/node`, so that the core stays free of prost.
 
 /// The generated types and services of `innkeeper.v1`.
-#[allow(missing_docs, clippy::all, clippy::unwrap_used, unreachable_pub, reason = "generated code")]
+#[allow(
+    missing_docs,
+    clippy::all,
+    clippy::unwrap_used,
+    unreachable_pub,
+    reason = "generated code"
+)]
 pub mod v1 {
     tonic::include_proto!("innkeeper.v1");
 }

@@ -38,15 +38,39 @@ impl Lobby {
     /// Takes a visitor in and names its event.
     pub fn enter(&self, greeting: Greeting) -> Event {
         let session = SessionId(self.next.fetch_add(1, Ordering::Relaxed));
-        let Hello { room, epoch, token, prefill, decode, .. } = greeting.hello;
-        let visitor = Visitor { session: greeting.session, events: greeting.events };
-        self.visitors.lock().unwrap_or_else(PoisonError::into_inner).insert(session, visitor);
-        Event::Hello { room, epoch, token, prefill, decode, session }
+        let Hello {
+            room,
+            epoch,
+            token,
+            prefill,
+            decode,
+            ..
+        } = greeting.hello;
+        let visitor = Visitor {
+            session: greeting.session,
+            events: greeting.events,
+        };
+        let mut visitors = self.visitors.lock().unwrap_or_else(PoisonError::into_inner);
+        // Whoever was not answered within the handshake's time was sent away by the data plane.
+        visitors.retain(|_, waiting| !waiting.events.is_closed());
+        visitors.insert(session, visitor);
+        drop(visitors);
+        Event::Hello {
+            room,
+            epoch,
+            token,
+            prefill,
+            decode,
+            session,
+        }
     }
 
     /// Lets a visitor out, to its answer.
     pub fn take(&self, session: SessionId) -> Option<Visitor> {
-        self.visitors.lock().unwrap_or_else(PoisonError::into_inner).remove(&session)
+        self.visitors
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .remove(&session)
     }
 }
 
@@ -70,7 +94,10 @@ impl Doorman {
 impl Acceptor for Doorman {
     fn hello(&self, hello: Hello, session: Arc<dyn RecvSession>, events: mpsc::Receiver<RecvEvent>) {
         let refused = Arc::clone(&session);
-        let entered = self.0.get().is_some_and(|rooms| rooms(Greeting { hello, session, events }));
+        let entered = self
+            .0
+            .get()
+            .is_some_and(|rooms| rooms(Greeting { hello, session, events }));
         if !entered {
             refused.kill();
         }

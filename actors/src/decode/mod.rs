@@ -58,7 +58,13 @@ impl Decode {
         random: Box<dyn Fn() -> u64 + Send + Sync>,
         tasks: Tasks,
     ) -> Self {
-        Self { engine, data_addr, random, lobby: Lobby::default(), tasks }
+        Self {
+            engine,
+            data_addr,
+            random,
+            lobby: Lobby::default(),
+            tasks,
+        }
     }
 
     /// Ready needs the session's permit; a session that said hello before and was told to wait is kept by the room.
@@ -102,10 +108,17 @@ impl Decode {
     /// The room keeps the session, and a transfer of its own owns it.
     async fn admit(&self, room: &Arc<DecodeRoom>, epoch: Epoch, visitor: Visitor, parent: Option<ActorCell>) -> bool {
         room.keep(epoch, visitor.session);
-        let args =
-            transfer::Args { room: Arc::clone(room), epoch, events: visitor.events, tasks: self.tasks.clone() };
+        let args = transfer::Args {
+            room: Arc::clone(room),
+            epoch,
+            events: visitor.events,
+            tasks: self.tasks.clone(),
+        };
         let spawned = match parent {
-            Some(parent) => Transfer::spawn_linked(None, Transfer, args, parent).await.map(|_| ()).map_err(|e| e.to_string()),
+            Some(parent) => Transfer::spawn_linked(None, Transfer, args, parent)
+                .await
+                .map(|_| ())
+                .map_err(|e| e.to_string()),
             None => Err("its room's actor is gone".to_owned()),
         };
         if let Err(why) = &spawned {
@@ -126,7 +139,10 @@ impl Craft for Decode {
     type Greeting = Greeting;
 
     fn open_event(&self, open: &OpenRoom) -> Event {
-        Event::Open { spec: open.spec.clone(), token: (self.random)() }
+        Event::Open {
+            spec: open.spec.clone(),
+            token: (self.random)(),
+        }
     }
 
     fn room(&self, open: OpenRoom, report: Report<Event>) -> Arc<DecodeRoom> {
@@ -139,20 +155,33 @@ impl Craft for Decode {
 
     fn order(&self, effect: Effect) -> Order<Command> {
         match effect {
-            Effect::Tell { room, message: FromWorker::Admitted { token, .. } } => {
-                Order::Tell(room, FromWorker::Admitted { data_addr: self.data_addr.clone(), token })
-            }
+            Effect::Tell {
+                room,
+                message: FromWorker::Admitted { token, .. },
+            } => Order::Tell(
+                room,
+                FromWorker::Admitted {
+                    data_addr: self.data_addr.clone(),
+                    token,
+                },
+            ),
             Effect::Tell { room, message } => Order::Tell(room, message),
             Effect::Begin { room } => Order::Begin(room),
             Effect::OpenPages { room, tokens } => Order::Room(room, Command::OpenPages(tokens)),
-            Effect::Reply { session, room, epoch, reply } => {
-                Order::Room(room, Command::Reply(session, room, epoch, reply))
-            }
+            Effect::Reply {
+                session,
+                room,
+                epoch,
+                reply,
+            } => Order::Room(room, Command::Reply(session, room, epoch, reply)),
             Effect::KillSession { room, epoch } => Order::Room(room, Command::Kill(epoch)),
             Effect::SayCommitted { room, epoch } => Order::Room(room, Command::SayCommitted(epoch)),
-            Effect::SayFail { room, epoch, reason, evidence } => {
-                Order::Room(room, Command::SayFail(epoch, reason, evidence))
-            }
+            Effect::SayFail {
+                room,
+                epoch,
+                reason,
+                evidence,
+            } => Order::Room(room, Command::SayFail(epoch, reason, evidence)),
             Effect::Decode { room } => Order::Room(room, Command::Decode),
             Effect::CancelEngine { room } => Order::Room(room, Command::CancelEngine),
             Effect::ClosePages { room } => Order::Room(room, Command::ClosePages),

@@ -40,7 +40,11 @@ struct Slot {
 impl DecodeRoom {
     /// A room without pages or sessions.
     pub fn new(open: OpenRoom, report: Report<Event>) -> Self {
-        Self { open, report, inner: Mutex::default() }
+        Self {
+            open,
+            report,
+            inner: Mutex::default(),
+        }
     }
 
     /// The room's id.
@@ -78,11 +82,16 @@ impl DecodeRoom {
     pub fn ready(&self, engine: &Arc<dyn Engine>, epoch: Epoch) -> bool {
         let permit = engine.importer(self.id(), self.open.spec.prompt_tokens);
         let mut inner = self.lock();
-        let (Some(permit), Some(coverage)) = (permit, inner.coverage.clone()) else { return false };
-        let Some(slot) = inner.sessions.get_mut(&epoch) else { return false };
+        let (Some(permit), Some(coverage)) = (permit, inner.coverage.clone()) else {
+            return false;
+        };
+        let Some(slot) = inner.sessions.get_mut(&epoch) else {
+            return false;
+        };
         let sink = Arc::clone(&permit) as Arc<dyn SlabSink>;
         slot.permit = Some(permit);
-        slot.session.reply(innkeeper_room::HelloReply::Ready, Some(Grant { sink, coverage }));
+        slot.session
+            .reply(innkeeper_room::HelloReply::Ready, Some(Grant { sink, coverage }));
         true
     }
 
@@ -124,7 +133,12 @@ impl DecodeRoom {
     /// Starts decoding and speaks the first token, which is the manifest's.
     pub fn decode(self: &Arc<Self>, engine: &Arc<dyn Engine>) {
         let room = self.id();
-        let Some(first) = self.lock().manifest.as_ref().map(|manifest| token(&manifest.first_token)) else {
+        let Some(first) = self
+            .lock()
+            .manifest
+            .as_ref()
+            .map(|manifest| token(&manifest.first_token))
+        else {
             self.tell(Event::EngineFailed { room });
             return;
         };
@@ -137,7 +151,11 @@ impl DecodeRoom {
             self.tell(Event::EngineFinished { room });
             return;
         }
-        let job = DecodeJob { work, first, max_tokens };
+        let job = DecodeJob {
+            work,
+            first,
+            max_tokens,
+        };
         if let Err(error) = engine.decode(room, job, Arc::clone(self) as Arc<dyn DecodeSink>) {
             tracing::error!(%room, %error, "the engine refused to decode what it holds");
             self.tell(Event::EngineFailed { room });
@@ -160,7 +178,13 @@ impl DecodeRoom {
     /// Tokens that were made.
     pub fn tokens(&self, position: u32, count: u32) -> Vec<Token> {
         let inner = self.lock();
-        inner.tokens.iter().skip(position as usize).take(count as usize).cloned().collect()
+        inner
+            .tokens
+            .iter()
+            .skip(position as usize)
+            .take(count as usize)
+            .cloned()
+            .collect()
     }
 
     /// Whether nothing is left that could touch a page.
@@ -193,7 +217,10 @@ impl DecodeSink for DecodeRoom {
         }
         inner.tokens.push(token);
         drop(inner);
-        self.tell(Event::Made { room: self.id(), tokens: position + 1 });
+        self.tell(Event::Made {
+            room: self.id(),
+            tokens: position + 1,
+        });
     }
 
     fn finished(&self) {
@@ -211,13 +238,19 @@ impl DecodeSink for DecodeRoom {
 }
 
 fn slab_lens(layout: &Layout, tokens: u32) -> Vec<u32> {
-    (0..layout.slabs(tokens)).map(|slab| layout.slab_len(SlabId(slab), tokens)).collect()
+    (0..layout.slabs(tokens))
+        .map(|slab| layout.slab_len(SlabId(slab), tokens))
+        .collect()
 }
 
 fn token(first: &FirstToken) -> Token {
     Token {
         id: first.id,
         logprob: f32::from_bits(first.logprob_bits),
-        top: first.top.iter().map(|(id, bits)| (*id, f32::from_bits(*bits))).collect(),
+        top: first
+            .top
+            .iter()
+            .map(|(id, bits)| (*id, f32::from_bits(*bits)))
+            .collect(),
     }
 }

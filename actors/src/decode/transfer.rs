@@ -44,7 +44,10 @@ impl Drop for Guard {
     fn drop(&mut self) {
         if !self.over.load(Ordering::Acquire) {
             self.room.kill(self.epoch);
-            self.room.tell(Event::Broken { room: self.room.id(), epoch: self.epoch });
+            self.room.tell(Event::Broken {
+                room: self.room.id(),
+                epoch: self.epoch,
+            });
         }
     }
 }
@@ -56,7 +59,11 @@ impl Actor for Transfer {
 
     async fn pre_start(&self, myself: ActorRef<Over>, args: Args) -> Result<Guard, ActorProcessingErr> {
         let over = Arc::new(AtomicBool::new(false));
-        let guard = Guard { room: Arc::clone(&args.room), epoch: args.epoch, over: Arc::clone(&over) };
+        let guard = Guard {
+            room: Arc::clone(&args.room),
+            epoch: args.epoch,
+            over: Arc::clone(&over),
+        };
         let tasks = args.tasks.clone();
         tasks.spawn_watching("transfer", async move {
             pump(&args.room, args.epoch, args.events).await;
@@ -101,7 +108,12 @@ fn hear(handles: &DecodeRoom, epoch: Epoch, event: RecvEvent) {
             handles.tell(Event::Corrupt { room, epoch });
         }
         RecvEvent::PeerFailed(reason, evidence) => {
-            handles.tell(Event::PeerFailed { room, epoch, reason, evidence });
+            handles.tell(Event::PeerFailed {
+                room,
+                epoch,
+                reason,
+                evidence,
+            });
         }
         RecvEvent::Broken { why } => {
             tracing::info!(%room, epoch = epoch.0, why, "the data connection broke");

@@ -11,8 +11,8 @@ use innkeeper_room::{Epoch, Evidence, Millis, Reason, RoomId, Token};
 use innkeeper_transfer::Backend;
 use ractor::{Actor, ActorCell};
 
-pub use crate::prefill::room::PrefillRoom;
 use crate::ports::OpenRoom;
+pub use crate::prefill::room::PrefillRoom;
 use crate::prefill::transfer::Transfer;
 use crate::tasks::Tasks;
 use crate::worker::craft::{Craft, Report};
@@ -62,13 +62,21 @@ impl Prefill {
             tasks: self.tasks.clone(),
         };
         let spawned = match parent {
-            Some(parent) => Transfer::spawn_linked(None, Transfer, args, parent).await.map(|_| ()).map_err(|e| e.to_string()),
+            Some(parent) => Transfer::spawn_linked(None, Transfer, args, parent)
+                .await
+                .map(|_| ())
+                .map_err(|e| e.to_string()),
             None => Err("its room's actor is gone".to_owned()),
         };
         if let Err(why) = spawned {
             tracing::warn!(room = %room.id(), epoch = epoch.0, why, "no transfer could be started");
             room.session_over(epoch);
-            room.tell(Event::Broken { room: room.id(), epoch, unacked: false, refused: true });
+            room.tell(Event::Broken {
+                room: room.id(),
+                epoch,
+                unacked: false,
+                refused: true,
+            });
             room.tell(Event::Quiesced { room: room.id(), epoch });
         }
     }
@@ -81,7 +89,11 @@ impl Craft for Prefill {
     type Greeting = std::convert::Infallible;
 
     fn open_event(&self, open: &OpenRoom) -> Event {
-        Event::Open { spec: open.spec.clone(), decode_addr: open.decode_addr.clone(), token: open.token }
+        Event::Open {
+            spec: open.spec.clone(),
+            decode_addr: open.decode_addr.clone(),
+            token: open.token,
+        }
     }
 
     fn room(&self, open: OpenRoom, report: Report<Event>) -> Arc<PrefillRoom> {
@@ -100,9 +112,12 @@ impl Craft for Prefill {
             Effect::SayStarted { room, epoch } => Order::Room(room, Command::SayStarted(epoch)),
             Effect::Compute { room, tokens } => Order::Room(room, Command::Compute(tokens)),
             Effect::CancelEngine { room } => Order::Room(room, Command::CancelEngine),
-            Effect::SayFail { room, epoch, reason, evidence } => {
-                Order::Room(room, Command::SayFail(epoch, reason, evidence))
-            }
+            Effect::SayFail {
+                room,
+                epoch,
+                reason,
+                evidence,
+            } => Order::Room(room, Command::SayFail(epoch, reason, evidence)),
             Effect::FinishSession { room, epoch } => Order::Room(room, Command::Finish(epoch)),
             Effect::KillSession { room, epoch } => Order::Room(room, Command::Kill(epoch)),
             Effect::ClosePages { room } => Order::Room(room, Command::ClosePages),
@@ -143,7 +158,11 @@ impl Craft for Prefill {
         if let Some(session) = session {
             session.progress(self.engine.status().progress);
         }
-        Some(Event::Sample { room: id, counters: room.counters(), unacked })
+        Some(Event::Sample {
+            room: id,
+            counters: room.counters(),
+            unacked,
+        })
     }
 
     fn child_died(&self, _room: &PrefillRoom, _child: ActorCell) {

@@ -38,7 +38,12 @@ struct Inner {
 impl PrefillRoom {
     /// A room without pages or sessions.
     pub fn new(open: OpenRoom, report: Report<Event>) -> Self {
-        Self { open, report, source: OnceLock::new(), inner: Mutex::default() }
+        Self {
+            open,
+            report,
+            source: OnceLock::new(),
+            inner: Mutex::default(),
+        }
     }
 
     /// The room's id.
@@ -60,7 +65,11 @@ impl PrefillRoom {
                 // Set once: a room computes once.
                 drop(self.source.set(source));
             }
-            engine.prefill(room, Arc::clone(&self.open.work), Arc::clone(self) as Arc<dyn PrefillSink>)
+            engine.prefill(
+                room,
+                Arc::clone(&self.open.work),
+                Arc::clone(self) as Arc<dyn PrefillSink>,
+            )
         });
         if let Err(error) = started {
             tracing::error!(%room, %error, "the engine refused a prefill that the ledger had reserved");
@@ -140,7 +149,11 @@ impl PrefillRoom {
 
     /// Bytes handed to the connection, and bytes that D has verified.
     pub fn moved(&self, sent: u64, verified: u64) {
-        self.lock().counters.raise(Counters { bytes_sent: sent, bytes_verified: verified, ..Counters::default() });
+        self.lock().counters.raise(Counters {
+            bytes_sent: sent,
+            bytes_verified: verified,
+            ..Counters::default()
+        });
     }
 
     /// The newest counters.
@@ -178,7 +191,10 @@ impl PrefillSink for PrefillRoom {
     }
 
     fn computed(&self, tokens: u32) {
-        self.lock().counters.raise(Counters { tokens_computed: tokens, ..Counters::default() });
+        self.lock().counters.raise(Counters {
+            tokens_computed: tokens,
+            ..Counters::default()
+        });
     }
 
     fn finished(&self, manifest: Manifest) {

@@ -46,7 +46,12 @@ impl Drop for Guard {
         if !self.over.load(Ordering::Acquire) {
             self.room.kill(self.epoch);
             let room = self.room.id();
-            self.room.tell(Event::Broken { room, epoch: self.epoch, unacked: false, refused: false });
+            self.room.tell(Event::Broken {
+                room,
+                epoch: self.epoch,
+                unacked: false,
+                refused: false,
+            });
         }
     }
 }
@@ -58,7 +63,11 @@ impl Actor for Transfer {
 
     async fn pre_start(&self, myself: ActorRef<Over>, args: Args) -> Result<Guard, ActorProcessingErr> {
         let over = Arc::new(AtomicBool::new(false));
-        let guard = Guard { room: Arc::clone(&args.room), epoch: args.epoch, over: Arc::clone(&over) };
+        let guard = Guard {
+            room: Arc::clone(&args.room),
+            epoch: args.epoch,
+            over: Arc::clone(&over),
+        };
         let tasks = args.tasks.clone();
         tasks.spawn_watching("transfer", async move {
             run(args).await;
@@ -77,7 +86,13 @@ impl Actor for Transfer {
 
 /// Dials after the backoff and pumps the session's events until it is quiesced.
 async fn run(args: Args) {
-    let Args { room, epoch, after, backend, .. } = args;
+    let Args {
+        room,
+        epoch,
+        after,
+        backend,
+        ..
+    } = args;
     if after > Millis(0) {
         tokio::time::sleep(after.duration()).await;
     }
@@ -112,14 +127,29 @@ fn hear(handles: &PrefillRoom, epoch: Epoch, event: SendEvent) {
         SendEvent::Verified(bytes) => handles.moved(0, bytes),
         SendEvent::Committed => handles.tell(Event::Committed { room, epoch }),
         SendEvent::PeerFailed(reason, evidence) => {
-            handles.tell(Event::PeerFailed { room, epoch, reason, evidence });
+            handles.tell(Event::PeerFailed {
+                room,
+                epoch,
+                reason,
+                evidence,
+            });
         }
         SendEvent::Broken { why, unacked, refused } => {
             tracing::info!(%room, epoch = epoch.0, why, unacked, refused, "the data connection broke");
-            handles.tell(Event::Broken { room, epoch, unacked, refused });
+            handles.tell(Event::Broken {
+                room,
+                epoch,
+                unacked,
+                refused,
+            });
         }
         SendEvent::SourceClosed => {
-            handles.tell(Event::Broken { room, epoch, unacked: false, refused: false });
+            handles.tell(Event::Broken {
+                room,
+                epoch,
+                unacked: false,
+                refused: false,
+            });
         }
         SendEvent::Quiesced => {}
     }

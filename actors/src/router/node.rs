@@ -63,12 +63,19 @@ impl RouterNode {
     /// # Errors
     /// An actor could not be started.
     pub async fn start(parts: RouterParts) -> Result<Arc<Self>, StartError> {
-        let (drained, usable, exit) = (watch::Sender::default(), watch::Sender::default(), watch::Sender::default());
+        let (drained, usable, exit) = (
+            watch::Sender::default(),
+            watch::Sender::default(),
+            watch::Sender::default(),
+        );
         // `rooms` needs to be told things by what it is made of: the reference is filled in once it runs.
         let late: Arc<OnceLock<ActorRef<RoomsMessage>>> = Arc::default();
         let tell: Tell = {
             let late = Arc::clone(&late);
-            Arc::new(move |told| late.get().is_some_and(|rooms| rooms.cast(RoomsMessage::from(told)).is_ok()))
+            Arc::new(move |told| {
+                late.get()
+                    .is_some_and(|rooms| rooms.cast(RoomsMessage::from(told)).is_ok())
+            })
         };
         let shared = Arc::new(Shared {
             links: parts.links,
@@ -81,7 +88,14 @@ impl RouterNode {
         let zombies = watch::Sender::default();
         let zombies_rx = zombies.subscribe();
         let (drained_rx, usable_rx, exit_rx) = (drained.subscribe(), usable.subscribe(), exit.subscribe());
-        let rooms_parts = Parts { ledger: parts.ledger, shared, hooks: parts.hooks, drained, zombies, usable };
+        let rooms_parts = Parts {
+            ledger: parts.ledger,
+            shared,
+            hooks: parts.hooks,
+            drained,
+            zombies,
+            usable,
+        };
         let (rooms, _) = Actor::spawn(None, Rooms, rooms_parts).await?;
         // Set once, here.
         drop(late.set(rooms.clone()));
@@ -94,9 +108,20 @@ impl RouterNode {
         let children = vec![
             adopted("rooms", rooms.get_cell()),
             watch_child(Arc::clone(&parts.store), own, parts.tasks.clone(), Arc::new(watched)),
-            keeper_child(parts.store, parts.member, &parts.settings, parts.tasks.clone(), Arc::clone(&keeper)),
+            keeper_child(
+                parts.store,
+                parts.member,
+                &parts.settings,
+                parts.tasks.clone(),
+                Arc::clone(&keeper),
+            ),
         ];
-        let args = root::Args { children, clock: parts.clock, tasks: parts.tasks.clone(), exit };
+        let args = root::Args {
+            children,
+            clock: parts.clock,
+            tasks: parts.tasks.clone(),
+            exit,
+        };
         let (root, _) = Actor::spawn(None, Root, args).await?;
         Ok(Arc::new(Self {
             rooms,
@@ -157,12 +182,17 @@ impl RouterNode {
         self.keeper_says(KeeperMessage::State(MemberState::Draining));
         drop(self.rooms.cast(RoomsMessage::Event(Event::Drain)));
         let mut drained = self.drained.clone();
-        let in_time = tokio::time::timeout(limit, drained.wait_for(|drained| *drained)).await.is_ok();
+        let in_time = tokio::time::timeout(limit, drained.wait_for(|drained| *drained))
+            .await
+            .is_ok();
         if !in_time {
             drop(self.rooms.cast(RoomsMessage::Event(Event::DrainOver)));
             // Blame is waited for, then the streams are drained.
             let rest = (self.settings.blame_wait + self.settings.grace + self.settings.grace).duration();
-            if tokio::time::timeout(rest, drained.wait_for(|drained| *drained)).await.is_err() {
+            if tokio::time::timeout(rest, drained.wait_for(|drained| *drained))
+                .await
+                .is_err()
+            {
                 tracing::warn!("rooms are left at the end of the drain; their workers see the streams end");
             }
         }
@@ -195,7 +225,11 @@ impl RouterNode {
         }
     }
 
-    async fn ask<T: Send + 'static>(&self, limit: Duration, show: impl FnOnce(oneshot::Sender<T>) -> Show) -> Option<T> {
+    async fn ask<T: Send + 'static>(
+        &self,
+        limit: Duration,
+        show: impl FnOnce(oneshot::Sender<T>) -> Show,
+    ) -> Option<T> {
         let (answer, question) = oneshot::channel();
         self.rooms.cast(RoomsMessage::Show(show(answer))).ok()?;
         tokio::time::timeout(limit, question).await.ok()?.ok()
@@ -208,11 +242,20 @@ const BESIDE_TOKENS: usize = 8;
 impl RouterPort for RouterNode {
     fn submit(&self, request: NewRequest) -> RequestStream {
         let key = RequestKey(self.next_request.fetch_add(1, Ordering::Relaxed));
-        let (events_in, events) = mpsc::channel((request.max_tokens as usize).saturating_add(BESIDE_TOKENS).min(1 << 20));
-        let control = Control { rooms: self.rooms.clone(), request: key, told: AtomicBool::new(false) };
+        let (events_in, events) =
+            mpsc::channel((request.max_tokens as usize).saturating_add(BESIDE_TOKENS).min(1 << 20));
+        let control = Control {
+            rooms: self.rooms.clone(),
+            request: key,
+            told: AtomicBool::new(false),
+        };
         // A dead `rooms` closes the channel, which the front door answers as an internal error.
         drop(self.rooms.cast(RoomsMessage::Submit(key, Box::new(request), events_in)));
-        RequestStream { request: key, events, control: Box::new(control) }
+        RequestStream {
+            request: key,
+            events,
+            control: Box::new(control),
+        }
     }
 
     fn abort(&self, rid: String, client: String) -> Answer<'_, Option<AbortAnswer>> {
@@ -220,7 +263,10 @@ impl RouterPort for RouterNode {
             let (answer, question) = oneshot::channel();
             self.rooms.cast(RoomsMessage::Abort(rid, client, answer)).ok()?;
             // The ledger answers at once; a hung one must not hang its asker.
-            tokio::time::timeout(self.settings.ask_timeout.duration(), question).await.ok()?.ok()
+            tokio::time::timeout(self.settings.ask_timeout.duration(), question)
+                .await
+                .ok()?
+                .ok()
         })
     }
 }

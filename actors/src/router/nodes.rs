@@ -29,7 +29,12 @@ struct Node {
 impl Nodes {
     /// Nobody is known.
     pub fn new(links: Arc<dyn Links>, tasks: Tasks, tell: Tell) -> Self {
-        Self { links, tasks, tell, nodes: HashMap::new() }
+        Self {
+            links,
+            tasks,
+            tell,
+            nodes: HashMap::new(),
+        }
     }
 
     /// A worker appeared or changed: its node stream is opened once. What the ledger is to be told.
@@ -48,7 +53,10 @@ impl Nodes {
     }
 
     fn open(&mut self, member: Member, side: Side) {
-        let target = Target { incarnation: member.incarnation, control: member.control.clone() };
+        let target = Target {
+            incarnation: member.incarnation,
+            control: member.control.clone(),
+        };
         let NodeLink { ask, events } = self.links.node(&target);
         let pump = pump(events, member.incarnation, side, Arc::clone(&self.tell));
         if let Err(closed) = self.tasks.spawn("node_stream", pump) {
@@ -129,9 +137,16 @@ fn translate(event: NodeEvent, meant: Incarnation, side: Side, up: &mut bool) ->
             *up = false;
             vec![Event::NodeDown { incarnation: meant }]
         }
-        NodeEvent::Identity { incarnation } => vec![Event::WhoAnswered { asked: meant, answered: incarnation }],
+        NodeEvent::Identity { incarnation } => vec![Event::WhoAnswered {
+            asked: meant,
+            answered: incarnation,
+        }],
         NodeEvent::Evidence { room, evidence } => evidence
-            .map(|evidence| Event::FromWorker { room, side, message: FromWorker::Evidence(evidence) })
+            .map(|evidence| Event::FromWorker {
+                room,
+                side,
+                message: FromWorker::Evidence(evidence),
+            })
             .into_iter()
             .collect(),
         NodeEvent::Down { why } => {
@@ -151,18 +166,27 @@ mod tests {
     #[test]
     fn the_first_load_after_a_break_says_that_the_node_is_up() {
         let node = Incarnation::new(7);
-        let load = NodeEvent::Load { incarnation: node, load: Load::default() };
+        let load = NodeEvent::Load {
+            incarnation: node,
+            load: Load::default(),
+        };
         let mut up = false;
         assert_eq!(translate(load.clone(), node, Side::Decode, &mut up).len(), 2);
         assert_eq!(translate(load.clone(), node, Side::Decode, &mut up).len(), 1);
         translate(NodeEvent::Down { why: String::new() }, node, Side::Decode, &mut up);
-        assert_eq!(translate(load, node, Side::Decode, &mut up)[0], Event::NodeUp { incarnation: node });
+        assert_eq!(
+            translate(load, node, Side::Decode, &mut up)[0],
+            Event::NodeUp { incarnation: node }
+        );
     }
 
     #[test]
     fn another_life_at_the_address_means_that_the_meant_one_is_down() {
         let (meant, other) = (Incarnation::new(7), Incarnation::new(8));
-        let load = NodeEvent::Load { incarnation: other, load: Load::default() };
+        let load = NodeEvent::Load {
+            incarnation: other,
+            load: Load::default(),
+        };
         let told = translate(load, meant, Side::Prefill, &mut true);
         assert_eq!(told, vec![Event::NodeDown { incarnation: meant }]);
     }

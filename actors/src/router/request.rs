@@ -31,6 +31,7 @@ pub struct State {
     tell: Tell,
     rooms: HashMap<RoomId, (Arc<RouterRoom>, ActorRef<RoomMessage>)>,
     actors: HashMap<ActorId, RoomId>,
+    leaving: bool,
 }
 
 impl Actor for Request {
@@ -39,7 +40,12 @@ impl Actor for Request {
     type Arguments = Tell;
 
     async fn pre_start(&self, _myself: ActorRef<RequestMessage>, tell: Tell) -> Result<State, ActorProcessingErr> {
-        Ok(State { tell, rooms: HashMap::new(), actors: HashMap::new() })
+        Ok(State {
+            tell,
+            rooms: HashMap::new(),
+            actors: HashMap::new(),
+            leaving: false,
+        })
     }
 
     async fn handle(
@@ -69,6 +75,8 @@ impl Actor for Request {
                     drop(actor.cast(RoomMessage::Leave));
                 }
             }
+            // Its end would kill its rooms' actors, and with them what they still have to say.
+            RequestMessage::Leave if !state.actors.is_empty() => state.leaving = true,
             RequestMessage::Leave => myself.stop(None),
         }
         Ok(())
@@ -76,7 +84,7 @@ impl Actor for Request {
 
     async fn handle_supervisor_evt(
         &self,
-        _myself: ActorRef<RequestMessage>,
+        myself: ActorRef<RequestMessage>,
         event: SupervisionEvent,
         state: &mut State,
     ) -> Result<(), ActorProcessingErr> {
@@ -87,13 +95,18 @@ impl Actor for Request {
             SupervisionEvent::ActorFailed(child, error) => state.gone(child.get_id(), &error.to_string()),
             SupervisionEvent::ActorStarted(_) | SupervisionEvent::ProcessGroupChanged(_) => {}
         }
+        if state.leaving && state.actors.is_empty() {
+            myself.stop(None);
+        }
         Ok(())
     }
 }
 
 impl State {
     fn order(&self, id: RoomId, command: Command) {
-        let Some((room, actor)) = self.rooms.get(&id) else { return };
+        let Some((room, actor)) = self.rooms.get(&id) else {
+            return;
+        };
         if let Err(ractor::MessagingErr::SendErr(RoomMessage::Do(command))) = actor.cast(RoomMessage::Do(command)) {
             room.execute(command);
         }

@@ -69,7 +69,11 @@ pub enum Command {
 impl RouterRoom {
     /// A room without streams.
     pub fn new(spec: RoomSpec, shared: Arc<Shared>) -> Self {
-        Self { spec, shared, streams: Mutex::default() }
+        Self {
+            spec,
+            shared,
+            streams: Mutex::default(),
+        }
     }
 
     /// Executes an order; returns at once.
@@ -110,18 +114,29 @@ impl RouterRoom {
                 }
             }
             // The link's task died without its last word.
-            tell(Told::Event(Event::StreamEnded { room, side, broken: true }));
+            tell(Told::Event(Event::StreamEnded {
+                room,
+                side,
+                broken: true,
+            }));
         };
         if self.shared.tasks.spawn("room_stream", pump).is_err() {
             self.streams().remove(&side);
-            (self.shared.tell)(Told::Event(Event::StreamEnded { room, side, broken: true }));
+            (self.shared.tell)(Told::Event(Event::StreamEnded {
+                room,
+                side,
+                broken: true,
+            }));
         }
     }
 
     fn say(&self, side: Side, message: ToWorker) {
         let mut streams = self.streams();
         // A full channel is a dead link: its stream ends, which the worker and the ledger hear.
-        if streams.get(&side).is_some_and(|stream| stream.try_send(message).is_err()) {
+        if streams
+            .get(&side)
+            .is_some_and(|stream| stream.try_send(message).is_err())
+        {
             streams.remove(&side);
         }
     }
@@ -145,10 +160,21 @@ impl RouterRoom {
     }
 
     async fn grant(self: Arc<Self>) -> Option<Event> {
-        let RoomSpec { room, router, prefill, decode, .. } = self.spec;
+        let RoomSpec {
+            room,
+            router,
+            prefill,
+            decode,
+            ..
+        } = self.spec;
         let sent = self.shared.clock.now();
         let ttl = self.shared.settings.lease_ttl.duration();
-        let doors = Doors { room, router, prefill, decode };
+        let doors = Doors {
+            room,
+            router,
+            prefill,
+            decode,
+        };
         let granted = tokio::time::timeout(ttl, self.shared.store.open_room(&doors, ttl)).await;
         Some(match granted {
             Ok(Ok(())) => Event::LeaseGranted { room, sent },
@@ -197,27 +223,36 @@ pub enum RoomMessage {
 #[derive(Default)]
 pub struct Room;
 
+/// Ends the room's streams when its actor goes, however it goes.
+pub struct Streams(Arc<RouterRoom>);
+
+impl Drop for Streams {
+    fn drop(&mut self) {
+        self.0.close_all();
+    }
+}
+
 impl Actor for Room {
     type Msg = RoomMessage;
-    type State = Arc<RouterRoom>;
+    type State = Streams;
     type Arguments = Arc<RouterRoom>;
 
     async fn pre_start(
         &self,
         _myself: ActorRef<RoomMessage>,
         room: Arc<RouterRoom>,
-    ) -> Result<Arc<RouterRoom>, ActorProcessingErr> {
-        Ok(room)
+    ) -> Result<Streams, ActorProcessingErr> {
+        Ok(Streams(room))
     }
 
     async fn handle(
         &self,
         myself: ActorRef<RoomMessage>,
         message: RoomMessage,
-        room: &mut Arc<RouterRoom>,
+        room: &mut Streams,
     ) -> Result<(), ActorProcessingErr> {
         match message {
-            RoomMessage::Do(command) => room.execute(command),
+            RoomMessage::Do(command) => room.0.execute(command),
             RoomMessage::Leave => myself.stop(None),
         }
         Ok(())

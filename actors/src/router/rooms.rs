@@ -108,12 +108,21 @@ impl Actor for Rooms {
     async fn pre_start(&self, myself: ActorRef<RoomsMessage>, parts: Parts) -> Result<State, ActorProcessingErr> {
         let shared = Arc::clone(&parts.shared);
         let ring = move |ring| myself.cast(RoomsMessage::Ring(ring)).is_ok();
-        let alarm = Alarm::start(&shared.tasks, Arc::clone(&shared.clock), shared.settings.report_period, ring);
-        let nodes = Nodes::new(Arc::clone(&shared.links), shared.tasks.clone(), Arc::clone(&shared.tell));
+        let alarm = Alarm::start(
+            &shared.tasks,
+            Arc::clone(&shared.clock),
+            shared.settings.report_period,
+            ring,
+        );
+        let nodes = Nodes::new(
+            Arc::clone(&shared.links),
+            shared.tasks.clone(),
+            Arc::clone(&shared.tell),
+        );
         Ok(State {
             nodes,
             alarm,
-            reaper: Reaper::new(shared.settings.grace),
+            reaper: Reaper::new(shared.settings.grace.scale(2, 1)),
             requests: HashMap::new(),
             actors: HashMap::new(),
             rooms: HashMap::new(),
@@ -134,7 +143,11 @@ impl Actor for Rooms {
             RoomsMessage::Abort(rid, client, answer) => state.abort(&myself, rid, client, answer).await,
             RoomsMessage::Event(event) => state.step(&myself, event, &[]).await,
             RoomsMessage::Says(room, side, says) => {
-                let event = Event::FromWorker { room, side, message: says.message };
+                let event = Event::FromWorker {
+                    room,
+                    side,
+                    message: says.message,
+                };
                 state.step(&myself, event, &says.tokens).await;
             }
             RoomsMessage::Watch(event) => state.watched(&myself, event).await,
@@ -179,7 +192,13 @@ impl State {
         request: NewRequest,
         events: mpsc::Sender<RequestEvent>,
     ) {
-        let NewRequest { rid, client, model, work, max_tokens } = request;
+        let NewRequest {
+            rid,
+            client,
+            model,
+            work,
+            max_tokens,
+        } = request;
         let prompt_tokens = u32::try_from(work.prompt.len()).unwrap_or(u32::MAX);
         let entry = Entry {
             actor: None,
@@ -193,13 +212,22 @@ impl State {
         };
         self.requests.insert(key, entry);
         self.ensure_actor(myself, key).await;
-        let arrival = Arrival { request: key, rid, client, model, prompt_tokens, max_tokens };
+        let arrival = Arrival {
+            request: key,
+            rid,
+            client,
+            model,
+            prompt_tokens,
+            max_tokens,
+        };
         self.step(myself, Event::Arrive(arrival), &[]).await;
     }
 
     /// The request's actor; another one if it died. Its rooms ended with it.
     async fn ensure_actor(&mut self, myself: &ActorRef<RoomsMessage>, key: RequestKey) {
-        let Some(entry) = self.requests.get_mut(&key).filter(|entry| entry.actor.is_none()) else { return };
+        let Some(entry) = self.requests.get_mut(&key).filter(|entry| entry.actor.is_none()) else {
+            return;
+        };
         let tell = Arc::clone(&self.parts.shared.tell);
         match Actor::spawn_linked(None, Request, tell, myself.get_cell()).await {
             Ok((actor, _)) => {
@@ -263,7 +291,13 @@ impl State {
                 }
             }
             Effect::Begin { spec, .. } => self.begin(myself, spec).await,
-            Effect::Open { spec, side, decode_addr, token, passed } => {
+            Effect::Open {
+                spec,
+                side,
+                decode_addr,
+                token,
+                passed,
+            } => {
                 self.open(spec, side, decode_addr, token, passed);
             }
             Effect::Tell { room, side, message } => self.order(room, Command::Tell(side, message)),
@@ -273,7 +307,9 @@ impl State {
             Effect::Grant { spec } => self.order(spec.room, Command::Grant),
             Effect::Renew { room } => self.order(room, Command::Renew),
             Effect::Revoke { room } => self.order(room, Command::Revoke),
-            Effect::Pass { request, skip, count, .. } => self.pass(request, skip, count, tokens),
+            Effect::Pass {
+                request, skip, count, ..
+            } => self.pass(request, skip, count, tokens),
             Effect::Answer { request, outcome } => self.answer(request, outcome),
             Effect::Ended(end) => self.parts.hooks.room_ended(&end),
             Effect::End { room } => self.end(room),
@@ -284,7 +320,9 @@ impl State {
     async fn begin(&mut self, myself: &ActorRef<RoomsMessage>, spec: RoomSpec) {
         let (key, id) = (spec.request, spec.room);
         self.ensure_actor(myself, key).await;
-        let Some(entry) = self.requests.get_mut(&key) else { return };
+        let Some(entry) = self.requests.get_mut(&key) else {
+            return;
+        };
         entry.live_rooms += 1;
         entry.last_room = Some(id);
         entry.attempts = entry.attempts.max(spec.attempt);
@@ -302,19 +340,31 @@ impl State {
             Side::Prefill => spec.prefill,
             Side::Decode => spec.decode,
         };
-        let Some(entry) = self.requests.get(&spec.request) else { return };
+        let Some(entry) = self.requests.get(&spec.request) else {
+            return;
+        };
         let work = entry.continued(passed);
         // A worker that is not known any more refuses the connection of an address that nobody has.
-        let unknown = || Target { incarnation: meant, control: String::new() };
+        let unknown = || Target {
+            incarnation: meant,
+            control: String::new(),
+        };
         let target = self.nodes.target(meant).unwrap_or_else(unknown);
-        let open = OpenRoom { spec, work: Arc::new(work), decode_addr, token };
+        let open = OpenRoom {
+            spec,
+            work: Arc::new(work),
+            decode_addr,
+            token,
+        };
         self.order(id, Command::Open(side, target, Box::new(open)));
     }
 
     fn order(&self, id: RoomId, command: Command) {
         let Some((key, room)) = self.rooms.get(&id) else { return };
         let actor = self.requests.get(key).and_then(|entry| entry.actor.as_ref());
-        let Some(actor) = actor else { return room.execute(command) };
+        let Some(actor) = actor else {
+            return room.execute(command);
+        };
         if let Err(ractor::MessagingErr::SendErr(RequestMessage::Do(_, command))) =
             actor.cast(RequestMessage::Do(id, command))
         {
@@ -323,8 +373,15 @@ impl State {
     }
 
     fn pass(&mut self, request: RequestKey, skip: u32, count: u32, tokens: &[Token]) {
-        let Some(entry) = self.requests.get_mut(&request) else { return };
-        let passing: Vec<_> = tokens.iter().skip(skip as usize).take(count as usize).cloned().collect();
+        let Some(entry) = self.requests.get_mut(&request) else {
+            return;
+        };
+        let passing: Vec<_> = tokens
+            .iter()
+            .skip(skip as usize)
+            .take(count as usize)
+            .cloned()
+            .collect();
         entry.passed.extend(passing.iter().map(|token| token.id));
         // The channel holds all tokens of the request; a closed one is a client that left, which is heard of by its control.
         drop(entry.events.try_send(RequestEvent::Tokens(passing)));
@@ -332,28 +389,42 @@ impl State {
 
     fn answer(&mut self, key: RequestKey, outcome: Outcome) {
         self.parts.hooks.answered(&outcome);
-        let Some(entry) = self.requests.get_mut(&key) else { return };
-        let answered = RequestEvent::Answered { outcome, room: entry.last_room, attempts: entry.attempts };
+        let Some(entry) = self.requests.get_mut(&key) else {
+            return;
+        };
+        let answered = RequestEvent::Answered {
+            outcome,
+            room: entry.last_room,
+            attempts: entry.attempts,
+        };
         drop(entry.events.try_send(answered));
         entry.answered = true;
         self.forget_if_over(key);
     }
 
     fn end(&mut self, id: RoomId) {
-        let Some((key, room)) = self.rooms.remove(&id) else { return };
-        room.close_all();
+        let Some((key, room)) = self.rooms.remove(&id) else {
+            return;
+        };
+        let mut actor = None;
         if let Some(entry) = self.requests.get_mut(&key) {
             entry.live_rooms = entry.live_rooms.saturating_sub(1);
-            if let Some(actor) = &entry.actor {
-                drop(actor.cast(RequestMessage::RoomOver(id)));
-            }
+            actor = entry.actor.as_ref();
+        }
+        // Behind all that is still to be said on its streams, which the room's actor ends as it goes.
+        if actor.is_none_or(|actor| actor.cast(RequestMessage::RoomOver(id)).is_err()) {
+            room.close_all();
         }
         self.forget_if_over(key);
     }
 
     /// A request goes when it is answered and all its rooms are over.
     fn forget_if_over(&mut self, key: RequestKey) {
-        if !self.requests.get(&key).is_some_and(|entry| entry.answered && entry.live_rooms == 0) {
+        if !self
+            .requests
+            .get(&key)
+            .is_some_and(|entry| entry.answered && entry.live_rooms == 0)
+        {
             return;
         }
         if let Some(actor) = self.requests.remove(&key).and_then(|entry| entry.actor)
@@ -366,10 +437,17 @@ impl State {
     async fn actor_gone(&mut self, myself: &ActorRef<RoomsMessage>, actor: ActorId, why: &str) {
         self.reaper.gone(actor);
         let Some(key) = self.actors.remove(&actor) else { return };
-        let Some(entry) = self.requests.get_mut(&key) else { return };
+        let Some(entry) = self.requests.get_mut(&key) else {
+            return;
+        };
         tracing::error!(request = key.0, why, "the request's actor died: its rooms end");
         entry.actor = None;
-        let rooms: Vec<_> = self.rooms.iter().filter(|(_, (of, _))| *of == key).map(|(id, _)| *id).collect();
+        let rooms: Vec<_> = self
+            .rooms
+            .iter()
+            .filter(|(_, (of, _))| *of == key)
+            .map(|(id, _)| *id)
+            .collect();
         for room in rooms {
             self.step(myself, Event::ActorDied { room }, &[]).await;
         }
@@ -379,14 +457,26 @@ impl State {
         self.reaper.tick(self.parts.shared.clock.now());
         self.parts.zombies.send_replace(self.reaper.zombies());
         let members = self.parts.ledger.members();
-        let usable = |role| members.iter().filter(|member| member.info.role == role && is_usable(member)).count();
-        let usable = (usable(innkeeper_room::Role::Prefill), usable(innkeeper_room::Role::Decode));
-        self.parts.usable.send_if_modified(|old| std::mem::replace(old, usable) != usable);
+        let usable = |role| {
+            members
+                .iter()
+                .filter(|member| member.info.role == role && is_usable(member))
+                .count()
+        };
+        let usable = (
+            usable(innkeeper_room::Role::Prefill),
+            usable(innkeeper_room::Role::Decode),
+        );
+        self.parts
+            .usable
+            .send_if_modified(|old| std::mem::replace(old, usable) != usable);
     }
 
     fn settle(&mut self) {
         let drained = self.parts.ledger.drained();
-        self.parts.drained.send_if_modified(|old| std::mem::replace(old, drained) != drained);
+        self.parts
+            .drained
+            .send_if_modified(|old| std::mem::replace(old, drained) != drained);
         self.alarm.set(self.parts.ledger.next_deadline());
     }
 
@@ -401,12 +491,18 @@ impl State {
     }
 
     fn members(&self) -> Vec<(MemberView, Option<innkeeper_leases::Member>)> {
-        let known: HashMap<Incarnation, _> = self.nodes.members().map(|member| (member.incarnation, member)).collect();
+        let known: HashMap<Incarnation, _> = self
+            .nodes
+            .members()
+            .map(|member| (member.incarnation, member))
+            .collect();
         let views = self.parts.ledger.members().into_iter();
-        views.map(|view| {
-            let member = known.get(&view.info.incarnation).map(|member| (*member).clone());
-            (view, member)
-        }).collect()
+        views
+            .map(|view| {
+                let member = known.get(&view.info.incarnation).map(|member| (*member).clone());
+                (view, member)
+            })
+            .collect()
     }
 }
 

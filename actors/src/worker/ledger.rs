@@ -44,7 +44,7 @@ pub enum Order<C> {
 }
 
 /// A worker's ledger.
-pub trait WorkerLedger: Send + 'static {
+pub trait WorkerLedger: Send + Sync + 'static {
     /// What it is told.
     type Event: Send + 'static;
     /// What it orders.

@@ -94,11 +94,26 @@ impl<C: Craft> WorkerNode<C> {
         let keeper = Arc::default();
         let children = vec![
             adopted("rooms", rooms.get_cell()),
-            watch_child(Arc::clone(&parts.store), incarnation, parts.tasks.clone(), Arc::new(tell)),
-            keeper_child(parts.store, parts.member, &parts.settings, parts.tasks.clone(), Arc::clone(&keeper)),
+            watch_child(
+                Arc::clone(&parts.store),
+                incarnation,
+                parts.tasks.clone(),
+                Arc::new(tell),
+            ),
+            keeper_child(
+                parts.store,
+                parts.member,
+                &parts.settings,
+                parts.tasks.clone(),
+                Arc::clone(&keeper),
+            ),
         ];
-        let args =
-            root::Args { children, clock: parts.clock, tasks: parts.tasks.clone(), exit: signals.exit.clone() };
+        let args = root::Args {
+            children,
+            clock: parts.clock,
+            tasks: parts.tasks.clone(),
+            exit: signals.exit.clone(),
+        };
         let (root, _) = Actor::spawn(None, Root, args).await?;
         Ok(Arc::new(Self {
             rooms,
@@ -161,12 +176,17 @@ impl<C: Craft> WorkerNode<C> {
         self.keeper_says(KeeperMessage::State(MemberState::Draining));
         drop(self.rooms.cast(RoomsMessage::Drain));
         let mut drained = self.drained.clone();
-        let in_time = tokio::time::timeout(limit, drained.wait_for(|drained| *drained)).await.is_ok();
+        let in_time = tokio::time::timeout(limit, drained.wait_for(|drained| *drained))
+            .await
+            .is_ok();
         if !in_time {
             drop(self.rooms.cast(RoomsMessage::DrainOver));
             // What was ended by force is out after the grace and one destroyed session.
             let rest = (self.settings.grace + self.settings.grace + Millis(250)).duration();
-            if tokio::time::timeout(rest, drained.wait_for(|drained| *drained)).await.is_err() {
+            if tokio::time::timeout(rest, drained.wait_for(|drained| *drained))
+                .await
+                .is_err()
+            {
                 tracing::warn!("rooms are left at the end of the drain; the end of the process is their fence");
             }
         }
@@ -199,7 +219,11 @@ impl<C: Craft> WorkerNode<C> {
         }
     }
 
-    async fn ask<T: Send + 'static>(&self, limit: Duration, show: impl FnOnce(oneshot::Sender<T>) -> Show) -> Option<T> {
+    async fn ask<T: Send + 'static>(
+        &self,
+        limit: Duration,
+        show: impl FnOnce(oneshot::Sender<T>) -> Show,
+    ) -> Option<T> {
         let (answer, question) = oneshot::channel();
         self.rooms.cast(RoomsMessage::Show(show(answer))).ok()?;
         tokio::time::timeout(limit, question).await.ok()?.ok()
@@ -213,12 +237,23 @@ impl<C: Craft> WorkerPort for WorkerNode<C> {
 
     fn open(&self, open: OpenRoom) -> RoomPort {
         let (outbox, from_room) = Outbox::open();
-        let inlet = Inlet { rooms: self.rooms.clone(), room: open.spec.room, over: false.into() };
-        if self.rooms.cast(RoomsMessage::Open(Box::new(open), Arc::clone(&outbox))).is_err() {
+        let inlet = Inlet {
+            rooms: self.rooms.clone(),
+            room: open.spec.room,
+            over: false.into(),
+        };
+        if self
+            .rooms
+            .cast(RoomsMessage::Open(Box::new(open), Arc::clone(&outbox)))
+            .is_err()
+        {
             outbox.say(FromWorker::Refused(Refusal::Draining), vec![]);
             outbox.close();
         }
-        RoomPort { to_room: Box::new(inlet), from_room }
+        RoomPort {
+            to_room: Box::new(inlet),
+            from_room,
+        }
     }
 
     fn loads(&self) -> watch::Receiver<Load> {
@@ -265,7 +300,11 @@ pub(crate) fn adopted(name: &'static str, cell: ActorCell) -> Permanent {
             Ok(cell)
         })
     });
-    Permanent { name, spawn, budget: None }
+    Permanent {
+        name,
+        spawn,
+        budget: None,
+    }
 }
 
 /// Five restarts a minute: a watch or a keeper that dies more often is broken, not unlucky.
@@ -288,7 +327,11 @@ pub(crate) fn watch_child(
         };
         Box::pin(async move { Ok(Actor::spawn_linked(None, Watch, args, root).await?.0.get_cell()) })
     });
-    Permanent { name: "room watch", spawn, budget: Some(usual_budget()) }
+    Permanent {
+        name: "room watch",
+        spawn,
+        budget: Some(usual_budget()),
+    }
 }
 
 pub(crate) fn keeper_child(
@@ -300,7 +343,12 @@ pub(crate) fn keeper_child(
 ) -> Permanent {
     let ttl = settings.lease_ttl.duration();
     let spawn: root::SpawnChild = Box::new(move |root| {
-        let args = keeper::Args { store: Arc::clone(&store), member: member.clone(), ttl, tasks: tasks.clone() };
+        let args = keeper::Args {
+            store: Arc::clone(&store),
+            member: member.clone(),
+            ttl,
+            tasks: tasks.clone(),
+        };
         let current = Arc::clone(&current);
         Box::pin(async move {
             let (keeper, _) = Actor::spawn_linked(None, Keeper, args, root).await?;
@@ -309,5 +357,9 @@ pub(crate) fn keeper_child(
             Ok(cell)
         })
     });
-    Permanent { name: "lease keeper", spawn, budget: Some(usual_budget()) }
+    Permanent {
+        name: "lease keeper",
+        spawn,
+        budget: Some(usual_budget()),
+    }
 }

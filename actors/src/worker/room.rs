@@ -20,6 +20,21 @@ pub enum RoomMessage<C: Craft> {
     Leave,
 }
 
+/// The actor's state.
+pub struct State<C: Craft> {
+    room: Arc<C::Room>,
+    leaving: bool,
+}
+
+impl<C: Craft> State<C> {
+    /// Ends the actor once it was told to leave and its transfers are over. The reaper's grace bounds the wait.
+    fn leave_when_alone(&self, myself: &ActorRef<RoomMessage<C>>) {
+        if self.leaving && myself.get_cell().get_children().is_empty() {
+            myself.stop(None);
+        }
+    }
+}
+
 impl<C: Craft> Room<C> {
     /// For a worker of this craft.
     pub fn new(craft: Arc<C>) -> Self {
@@ -29,7 +44,7 @@ impl<C: Craft> Room<C> {
 
 impl<C: Craft> Actor for Room<C> {
     type Msg = RoomMessage<C>;
-    type State = Arc<C::Room>;
+    type State = State<C>;
     type Arguments = Arc<C::Room>;
 
     async fn pre_start(
@@ -37,36 +52,43 @@ impl<C: Craft> Actor for Room<C> {
         _myself: ActorRef<Self::Msg>,
         room: Self::Arguments,
     ) -> Result<Self::State, ActorProcessingErr> {
-        Ok(room)
+        Ok(State { room, leaving: false })
     }
 
     async fn handle(
         &self,
         myself: ActorRef<Self::Msg>,
         message: Self::Msg,
-        room: &mut Self::State,
+        state: &mut Self::State,
     ) -> Result<(), ActorProcessingErr> {
         match message {
-            RoomMessage::Do(command) => self.craft.execute(Some(room), command, Some(myself.get_cell())).await,
-            RoomMessage::Leave => myself.stop(None),
+            RoomMessage::Do(command) => {
+                self.craft
+                    .execute(Some(&state.room), command, Some(myself.get_cell()))
+                    .await
+            }
+            // Its end would kill its transfers, and with them their last words.
+            RoomMessage::Leave => state.leaving = true,
         }
+        state.leave_when_alone(&myself);
         Ok(())
     }
 
     async fn handle_supervisor_evt(
         &self,
-        _myself: ActorRef<Self::Msg>,
+        myself: ActorRef<Self::Msg>,
         event: SupervisionEvent,
-        room: &mut Self::State,
+        state: &mut Self::State,
     ) -> Result<(), ActorProcessingErr> {
         match event {
             // A transfer that ended as it should has reported its end before; saying it again is harmless, because
             // reports of an epoch that is over are fenced.
             SupervisionEvent::ActorTerminated(child, _, _) | SupervisionEvent::ActorFailed(child, _) => {
-                self.craft.child_died(room, child);
+                self.craft.child_died(&state.room, child);
             }
             SupervisionEvent::ActorStarted(_) | SupervisionEvent::ProcessGroupChanged(_) => {}
         }
+        state.leave_when_alone(&myself);
         Ok(())
     }
 }

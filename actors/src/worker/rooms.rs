@@ -134,8 +134,13 @@ impl<C: Craft> Actor for Rooms<C> {
             let myself = myself.clone();
             move |ring| myself.cast(RoomsMessage::Ring(ring)).is_ok()
         };
-        let alarm = Alarm::start(&parts.tasks, Arc::clone(&parts.clock), parts.settings.report_period, ring);
-        let reaper = Reaper::new(parts.settings.grace);
+        let alarm = Alarm::start(
+            &parts.tasks,
+            Arc::clone(&parts.clock),
+            parts.settings.report_period,
+            ring,
+        );
+        let reaper = Reaper::new(parts.settings.grace.scale(2, 1));
         let report: Report<EventOf<C>> = Arc::new(move |event| myself.cast(RoomsMessage::Event(event)).is_ok());
         Ok(State {
             parts,
@@ -252,13 +257,7 @@ impl<C: Craft> State<C> {
         }
     }
 
-    async fn begin(
-        &mut self,
-        myself: &ActorRef<RoomsMessage<C>>,
-        id: RoomId,
-        room: Arc<C::Room>,
-        outbox: Arc<Outbox>,
-    ) {
+    async fn begin(&mut self, myself: &ActorRef<RoomsMessage<C>>, id: RoomId, room: Arc<C::Room>, outbox: Arc<Outbox>) {
         let actor = Room::new(Arc::clone(&self.parts.craft));
         let spawned = Actor::spawn_linked(None, actor, Arc::clone(&room), myself.get_cell()).await;
         let actor = match spawned {
@@ -273,7 +272,15 @@ impl<C: Craft> State<C> {
                 None
             }
         };
-        self.rooms.insert(id, Entry { room, outbox, actor, ended: false });
+        self.rooms.insert(
+            id,
+            Entry {
+                room,
+                outbox,
+                actor,
+                ended: false,
+            },
+        );
     }
 
     fn tell(&self, id: RoomId, message: FromWorker) {
@@ -292,10 +299,16 @@ impl<C: Craft> State<C> {
         let entry = self.rooms.get(&id);
         if let Some(actor) = entry.and_then(|entry| entry.actor.as_ref()) {
             if let Err(ractor::MessagingErr::SendErr(RoomMessage::Do(command))) = actor.cast(RoomMessage::Do(command)) {
-                self.parts.craft.execute(entry.map(|entry| &entry.room), command, None).await;
+                self.parts
+                    .craft
+                    .execute(entry.map(|entry| &entry.room), command, None)
+                    .await;
             }
         } else {
-            self.parts.craft.execute(entry.map(|entry| &entry.room), command, None).await;
+            self.parts
+                .craft
+                .execute(entry.map(|entry| &entry.room), command, None)
+                .await;
         }
     }
 
@@ -344,8 +357,14 @@ impl<C: Craft> State<C> {
 
     async fn period(&mut self, myself: &ActorRef<RoomsMessage<C>>) {
         let status = self.parts.engine.status();
-        let in_hand = status.in_hand.map(|hand| Millis(u64::try_from(hand.as_millis()).unwrap_or(u64::MAX)));
-        let view = EngineView { progress: status.progress, in_hand, alive: true };
+        let in_hand = status
+            .in_hand
+            .map(|hand| Millis(u64::try_from(hand.as_millis()).unwrap_or(u64::MAX)));
+        let view = EngineView {
+            progress: status.progress,
+            in_hand,
+            alive: true,
+        };
         self.last_progress = status.progress;
         self.common(myself, Common::Engine(view)).await;
         let samples: Vec<_> = self

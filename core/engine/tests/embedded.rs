@@ -70,7 +70,7 @@ fn rig() -> Option<Rig> {
 fn disaggregated_runs_equal_monolithic_ones() {
     let _turn = turn();
     let Some(rig) = rig() else { return };
-    disaggregated_equals_monolithic(&rig, &[1, 16, 17, 40, 100], 6);
+    disaggregated_equals_monolithic(&rig, &[1, 16, 17, 70], 5);
 }
 
 #[test]
@@ -127,7 +127,7 @@ fn kv_and_first_token_are_the_same_bits_for_any_chunks_and_threads() {
     };
     let second = Duration::from_secs(1_000);
     let expected = run(1, 512, second);
-    for (threads, chunk) in [(2, 512), (3, 16), (2, 1), (1, 7), (2, 33), (1, 100)] {
+    for (threads, chunk) in [(2, 512), (3, 16), (2, 1), (1, 7), (2, 33)] {
         assert_eq!(
             run(threads, chunk, second),
             expected,

@@ -137,7 +137,11 @@ const fn fixed(context: &Context) -> Option<Blame> {
         | Reason::RetryBudgetSpent => Some(Blame::Nobody),
         Reason::ClientStalled => Some(Blame::Client),
         Reason::KvCorrupt => Some(context.side(Side::Prefill)),
-        Reason::RouterStalled | Reason::LeaseLost => Some(Blame::Router(context.router)),
+        // R assigns the blame, so R is there: a worker that missed it is behind a bad control link.
+        Reason::RouterStalled | Reason::LeaseLost => Some(match context.named {
+            Some(side) => context.side(side),
+            None => Blame::Router(context.router),
+        }),
         Reason::EngineFailed | Reason::EngineStalled | Reason::InternalError | Reason::SelfPaused => {
             Some(match (context.named, context.accuser) {
                 (Some(side), _) | (None, Some(side)) => context.side(side),

@@ -53,9 +53,25 @@ pub struct Evidence {
 }
 
 impl Evidence {
-    /// Whether the node admits a debt of its own that is older than `limit`, or that it was stopped.
+    /// Whether the node admits a debt of its own that is `limit` old or older, or that it was stopped. A node that finds its
+    /// engine wedged does so at exactly the limit.
     #[must_use]
     pub fn admits(&self, limit: Millis) -> bool {
-        self.was_stopped || (self.engine_owes > limit)
+        self.was_stopped || (self.engine_owes >= limit)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_node_whose_engine_was_found_wedged_admits_it() {
+        let owes = |owed| Evidence {
+            engine_owes: Millis(owed),
+            ..Evidence::default()
+        };
+        assert!(owes(5000).admits(Millis(5000)), "found at exactly the limit");
+        assert!(!owes(4999).admits(Millis(5000)));
     }
 }

@@ -21,7 +21,11 @@ impl RoomId {
     /// Reads a room id off the wire; zero and 64-bit numbers are none.
     #[must_use]
     pub fn from_wire(value: u64) -> Option<Self> {
-        if value > u64::MAX >> 1 { None } else { NonZeroU64::new(value).map(Self) }
+        if value > u64::MAX >> 1 {
+            None
+        } else {
+            NonZeroU64::new(value).map(Self)
+        }
     }
 
     /// The number itself.
@@ -85,7 +89,10 @@ macro_rules! hex_id {
                 u64::from_str_radix(text, 16)
                     .ok()
                     .and_then($from)
-                    .ok_or_else(|| IdError { what: $what, text: text.to_owned() })
+                    .ok_or_else(|| IdError {
+                        what: $what,
+                        text: text.to_owned(),
+                    })
             }
         }
 
@@ -105,7 +112,12 @@ macro_rules! hex_id {
 }
 
 hex_id!(RoomId, "a room id", RoomId::from_wire, RoomId::get);
-hex_id!(Incarnation, "an incarnation", |value| Some(Incarnation::new(value)), Incarnation::get);
+hex_id!(
+    Incarnation,
+    "an incarnation",
+    |value| Some(Incarnation::new(value)),
+    Incarnation::get
+);
 
 /// The router's own number for one arrival of a request. The client's `x-request-id` may repeat; this never does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]

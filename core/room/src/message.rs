@@ -100,7 +100,10 @@ pub struct PartState {
 /// A part's phase; `Queued` is where every part begins.
 pub type PartPhase = Phase;
 
-#[expect(clippy::derivable_impls, reason = "the phase enum is ordered as the protocol page has it")]
+#[expect(
+    clippy::derivable_impls,
+    reason = "the phase enum is ordered as the protocol page has it"
+)]
 impl Default for Phase {
     fn default() -> Self {
         Self::Queued

@@ -19,7 +19,12 @@ impl PageCounts {
     /// A pool in which all pages are free.
     #[must_use]
     pub const fn all_free(total: u32) -> Self {
-        Self { free: total, cached: 0, held: 0, quarantined: 0 }
+        Self {
+            free: total,
+            cached: 0,
+            held: 0,
+            quarantined: 0,
+        }
     }
 
     /// All pages.

@@ -186,10 +186,26 @@ impl Settings {
     pub fn validate(&self) -> Result<(), SettingsError> {
         let ttl = self.progress_ttl.0;
         let at_least = |name, value: u64, least: u64| {
-            if value < least { Err(SettingsError { name, value, right: format!("at least {least}") }) } else { Ok(()) }
+            if value < least {
+                Err(SettingsError {
+                    name,
+                    value,
+                    right: format!("at least {least}"),
+                })
+            } else {
+                Ok(())
+            }
         };
         let at_most = |name, value: u64, most: u64| {
-            if value > most { Err(SettingsError { name, value, right: format!("at most {most}") }) } else { Ok(()) }
+            if value > most {
+                Err(SettingsError {
+                    name,
+                    value,
+                    right: format!("at most {most}"),
+                })
+            } else {
+                Ok(())
+            }
         };
         at_least("progress-ttl-ms", ttl, 200)?;
         at_most("progress-ttl-ms", ttl, 3_600_000)?;
@@ -251,13 +267,19 @@ mod tests {
 
     #[test]
     fn a_wrong_value_is_refused_by_name() {
-        let wrong = Settings { max_epochs: 0, ..Settings::default() };
+        let wrong = Settings {
+            max_epochs: 0,
+            ..Settings::default()
+        };
         assert!(wrong.validate().unwrap_err().to_string().contains("max-epochs = 0"));
     }
 
     #[test]
     fn a_cap_lowers_the_floor() {
-        let capped = Settings { transfer_cap: 1_000_000, ..Settings::default() };
+        let capped = Settings {
+            transfer_cap: 1_000_000,
+            ..Settings::default()
+        };
         assert_eq!(capped.effective_transfer_floor(), 100_000);
         assert_eq!(Settings::default().effective_transfer_floor(), 4_000_000);
     }

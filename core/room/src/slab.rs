@@ -89,7 +89,11 @@ impl Layout {
         let (page, _) = self.place(slab);
         let start = page.saturating_mul(self.page_tokens);
         let held = tokens.saturating_sub(start);
-        let held = if held > self.page_tokens { self.page_tokens } else { held };
+        let held = if held > self.page_tokens {
+            self.page_tokens
+        } else {
+            held
+        };
         held.saturating_mul(self.group_token_bytes)
     }
 
@@ -151,7 +155,12 @@ mod tests {
 
     #[test]
     fn the_last_page_is_short() {
-        let layout = Layout { model: "m".into(), page_tokens: 16, groups: 2, group_token_bytes: 10 };
+        let layout = Layout {
+            model: "m".into(),
+            page_tokens: 16,
+            groups: 2,
+            group_token_bytes: 10,
+        };
         assert_eq!(layout.pages(17), 2);
         assert_eq!(layout.slabs(17), 4);
         assert_eq!(layout.slab_len(SlabId(0), 17), 160);

@@ -62,7 +62,12 @@ pub struct Sampling {
 
 impl Default for Sampling {
     fn default() -> Self {
-        Self { temperature: 0.0, top_p: 1.0, seed: 0, top_logprobs: 0 }
+        Self {
+            temperature: 0.0,
+            top_p: 1.0,
+            seed: 0,
+            top_logprobs: 0,
+        }
     }
 }
 

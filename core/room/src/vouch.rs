@@ -92,36 +92,71 @@ mod tests {
     #[test]
     fn a_lease_that_ran_out_in_silence_did_its_work() {
         assert_eq!(judge(&STUCK, Sign::Deleted), Vouched::Expired(Owes::Decode));
-        let prefill = Standing { phase: Phase::WaitingForInput, owes: Owes::Prefill, ..STUCK };
+        let prefill = Standing {
+            phase: Phase::WaitingForInput,
+            owes: Owes::Prefill,
+            ..STUCK
+        };
         assert_eq!(judge(&prefill, Sign::Deleted), Vouched::Expired(Owes::Prefill));
     }
 
     #[test]
     fn progress_without_a_confirmed_renewal_is_a_lapse() {
-        assert_eq!(judge(&Standing { reported: true, ..STUCK }, Sign::Deleted), Vouched::Lapse);
+        assert_eq!(
+            judge(
+                &Standing {
+                    reported: true,
+                    ..STUCK
+                },
+                Sign::Deleted
+            ),
+            Vouched::Lapse
+        );
     }
 
     #[test]
     fn a_delete_younger_than_the_ttl_is_a_revoke() {
         for reported in [false, true] {
-            let young = Standing { renewed: Millis(6999), reported, ..STUCK };
+            let young = Standing {
+                renewed: Millis(6999),
+                reported,
+                ..STUCK
+            };
             assert_eq!(judge(&young, Sign::Deleted), Vouched::Revoked);
         }
     }
 
     #[test]
     fn an_operator_may_evict_a_room_that_waits() {
-        let queued = Standing { phase: Phase::Queued, owes: Owes::Nobody, renewed: Millis(0), ..STUCK };
+        let queued = Standing {
+            phase: Phase::Queued,
+            owes: Owes::Nobody,
+            renewed: Millis(0),
+            ..STUCK
+        };
         assert_eq!(judge(&queued, Sign::Deleted), Vouched::Revoked);
     }
 
     #[test]
     fn nobody_owes_in_a_queue() {
         for owes in [Owes::Nobody, Owes::Prefill] {
-            let queued = Standing { phase: Phase::Queued, owes, ..STUCK };
+            let queued = Standing {
+                phase: Phase::Queued,
+                owes,
+                ..STUCK
+            };
             assert_eq!(judge(&queued, Sign::Deleted), Vouched::Lapse);
         }
-        assert_eq!(judge(&Standing { owes: Owes::Nobody, ..STUCK }, Sign::Deleted), Vouched::Lapse);
+        assert_eq!(
+            judge(
+                &Standing {
+                    owes: Owes::Nobody,
+                    ..STUCK
+                },
+                Sign::Deleted
+            ),
+            Vouched::Lapse
+        );
     }
 
     #[test]
@@ -130,8 +165,19 @@ mod tests {
             for reported in [false, true] {
                 for renewed in [Millis(0), TTL, Millis(100_000)] {
                     for sign in [Sign::Absent, Sign::NotFound] {
-                        let verdict = judge(&Standing { phase, reported, renewed, ..STUCK }, sign);
-                        assert!(matches!(verdict, Vouched::Lapse | Vouched::Ignore), "{phase} {verdict:?}");
+                        let verdict = judge(
+                            &Standing {
+                                phase,
+                                reported,
+                                renewed,
+                                ..STUCK
+                            },
+                            sign,
+                        );
+                        assert!(
+                            matches!(verdict, Vouched::Lapse | Vouched::Ignore),
+                            "{phase} {verdict:?}"
+                        );
                     }
                 }
             }
@@ -141,7 +187,17 @@ mod tests {
     #[test]
     fn an_unleased_or_ended_room_ignores_all() {
         for sign in [Sign::Deleted, Sign::Absent, Sign::NotFound] {
-            assert_eq!(judge(&Standing { leased: false, renewed: Millis(0), ..STUCK }, sign), Vouched::Ignore);
+            assert_eq!(
+                judge(
+                    &Standing {
+                        leased: false,
+                        renewed: Millis(0),
+                        ..STUCK
+                    },
+                    sign
+                ),
+                Vouched::Ignore
+            );
             for phase in [Phase::Done, Phase::Failed] {
                 assert_eq!(judge(&Standing { phase, ..STUCK }, sign), Vouched::Ignore);
             }

@@ -20,7 +20,11 @@ pub async fn start(wiring: WorkerWiring) -> Result<Running, StartError> {
     // Rooms get secrets from the OS; that it gives none must be seen now, and not by the first room.
     random::bits()?;
     let backend = TcpBackend::new(TransferConfig::from(&wiring.ground.config.settings));
-    let kind = DecodeKind { backend: Arc::new(backend), doorman: Doorman::new(), listener: None };
+    let kind = DecodeKind {
+        backend: Arc::new(backend),
+        doorman: Doorman::new(),
+        listener: None,
+    };
     start_worker(kind, wiring).await
 }
 
@@ -44,8 +48,12 @@ impl WorkerKind for DecodeKind {
     }
 
     fn build(&mut self, wiring: &WorkerWiring, data: &str) -> (Arc<Decode>, Ledger) {
-        let craft =
-            Decode::new(Arc::clone(&wiring.engine), data.to_owned(), Box::new(secret), wiring.tasks.clone());
+        let craft = Decode::new(
+            Arc::clone(&wiring.engine),
+            data.to_owned(),
+            Box::new(secret),
+            wiring.tasks.clone(),
+        );
         let limits = wiring.engine.limits();
         let config = Config {
             settings: wiring.ground.config.settings.clone(),

@@ -34,10 +34,15 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let settings = args.settings.resolve().unwrap_or_else(|error| exit_with(&error));
     let config = args.engine.resolve().unwrap_or_else(|error| exit_with(&error));
-    println!("data plane: {}", innkeeper_transfer::bench::compare(args.megabytes << 20)?);
+    println!(
+        "data plane: {}",
+        innkeeper_transfer::bench::compare(args.megabytes << 20)?
+    );
 
     let model = loading::load(&config, true)?;
-    let engine = model.engine(&settings).context("the model was loaded without its weights")?;
+    let engine = model
+        .engine(&settings)
+        .context("the model was loaded without its weights")?;
     let alone = engine_alone(&*engine, args)?;
     drop(engine);
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
@@ -59,7 +64,10 @@ fn engine_alone(engine: &dyn Engine, args: &Args) -> anyhow::Result<Duration> {
     const OUTPUT: u32 = 33;
     let (mut first, mut rest) = (vec![], vec![]);
     for round in 0..args.rounds {
-        let work = Arc::new(Work { prompt: prompt(args.prompt_tokens, round).into(), ..Work::default() });
+        let work = Arc::new(Work {
+            prompt: prompt(args.prompt_tokens, round).into(),
+            ..Work::default()
+        });
         let began = Instant::now();
         let mut at_first = None;
         monolithic::generate(engine, random::room_id()?, &work, OUTPUT, &mut |_, _| {
@@ -102,7 +110,11 @@ async fn first_tokens(
 /// What router, rooms, leases and transfer add to an engine that takes no time.
 async fn router_overhead(settings: &Settings, args: &Args) -> anyhow::Result<()> {
     const REQUESTS: u32 = 200;
-    let mut config = EngineArgs { engine: Some(EngineKind::Mock), ..EngineArgs::default() }.resolve()?;
+    let mut config = EngineArgs {
+        engine: Some(EngineKind::Mock),
+        ..EngineArgs::default()
+    }
+    .resolve()?;
     (config.mock.prefill_us_per_token, config.mock.decode_us_per_token) = (0, 0);
     let model = Model::load(&config, true, &|_| {})?;
     let cluster = up::embedded::bench_cluster(&model, settings, &config).await?;
@@ -113,7 +125,10 @@ async fn router_overhead(settings: &Settings, args: &Args) -> anyhow::Result<()>
     }
     cluster.end().await;
     times.sort_unstable();
-    let p99 = times.get((times.len().saturating_sub(1)) * 99 / 100).copied().unwrap_or_default();
+    let p99 = times
+        .get((times.len().saturating_sub(1)) * 99 / 100)
+        .copied()
+        .unwrap_or_default();
     println!(
         "whole path with a mock engine that takes no time: p50 {:.2} ms, p99 {:.2} ms, one request at a time",
         millis(median(times)),
@@ -125,7 +140,11 @@ async fn router_overhead(settings: &Settings, args: &Args) -> anyhow::Result<()>
 async fn ask(addr: &str, body: &Value) -> anyhow::Result<Duration> {
     let client = http::client(None)?;
     let began = Instant::now();
-    let response = client.post(format!("{}/v1/completions", http::base(addr))).json(body).send().await?;
+    let response = client
+        .post(format!("{}/v1/completions", http::base(addr)))
+        .json(body)
+        .send()
+        .await?;
     let status = response.status();
     let text = response.text().await?;
     anyhow::ensure!(status.is_success(), "the cluster answered {status}: {text}");

@@ -46,13 +46,19 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         "--temperature = {} is wrong: it must be between 0 and 2",
         args.temperature
     );
-    if args.monolithic { alone(args) } else { client::run(through_cluster(args)) }
+    if args.monolithic {
+        alone(args)
+    } else {
+        client::run(through_cluster(args))
+    }
 }
 
 fn alone(args: &Args) -> anyhow::Result<()> {
     let config = args.engine.resolve().unwrap_or_else(|error| exit_with(&error));
     let model = loading::load(&config, true)?;
-    let engine = model.engine(&Settings::default()).context("the model was loaded without its weights")?;
+    let engine = model
+        .engine(&Settings::default())
+        .context("the model was loaded without its weights")?;
     let tokenizer = model.tokenizer();
     let prompt = if args.raw {
         tokenizer.encode(&args.prompt, false)?
@@ -61,7 +67,11 @@ fn alone(args: &Args) -> anyhow::Result<()> {
     };
     let work = Arc::new(Work {
         prompt: prompt.into(),
-        sampling: Sampling { temperature: args.temperature, seed: args.seed, ..Sampling::default() },
+        sampling: Sampling {
+            temperature: args.temperature,
+            seed: args.seed,
+            ..Sampling::default()
+        },
         stop_ids: tokenizer.eos_ids().into(),
         ..Work::default()
     });
@@ -111,7 +121,10 @@ async fn through_cluster(args: &Args) -> anyhow::Result<()> {
             }
             let event: Value = serde_json::from_str(&event)?;
             if !event["error"].is_null() {
-                anyhow::bail!("the answer broke off: {}", client::rooms::cell(&event["error"]["message"]));
+                anyhow::bail!(
+                    "the answer broke off: {}",
+                    client::rooms::cell(&event["error"]["message"])
+                );
             }
             let choice = &event["choices"][0];
             let piece = choice["text"].as_str().or(choice["delta"]["content"].as_str());
@@ -149,7 +162,12 @@ impl Events {
         while let Some(end) = self.buffer.windows(2).position(|pair| pair == b"\n\n") {
             let event: Vec<u8> = self.buffer.drain(..end + 2).collect();
             let event = String::from_utf8_lossy(&event).into_owned();
-            events.extend(event.lines().filter_map(|line| line.strip_prefix("data: ")).map(str::to_owned));
+            events.extend(
+                event
+                    .lines()
+                    .filter_map(|line| line.strip_prefix("data: "))
+                    .map(str::to_owned),
+            );
         }
         events
     }

@@ -43,7 +43,11 @@ fn show(bar: &ProgressBar, loading: &Loading) {
     }
 }
 
-#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "clamped to 0..=1000")]
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "clamped to 0..=1000"
+)]
 fn part(done: f32) -> u64 {
     (done.clamp(0.0, 1.0) * 1000.0) as u64
 }

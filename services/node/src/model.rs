@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use innkeeper_engine::embedded::WeightsError;
+use innkeeper_engine::embedded::{Shape, WeightsError};
 use innkeeper_engine::fetch::{self, FetchError, Progress};
 use innkeeper_engine::text::{self, ByteTokenizer, TextError, Tokenizer};
 use innkeeper_engine::{EmbeddedConfig, EmbeddedEngine, Engine, MockConfig, MockEngine, Weights};
@@ -21,6 +21,7 @@ const CHUNKS_PER_TTL: u32 = 10;
 pub struct Model {
     config: EngineConfig,
     name: String,
+    context: u32,
     weights: Option<Arc<Weights>>,
     tokenizer: Arc<dyn Tokenizer>,
 }
@@ -58,6 +59,7 @@ impl Model {
         if config.kind == EngineKind::Mock {
             return Ok(Arc::new(Self {
                 name: config.model.clone().unwrap_or_else(|| "mock".to_owned()),
+                context: config.context.unwrap_or(MockConfig::default().context),
                 config: config.clone(),
                 weights: None,
                 tokenizer: Arc::new(ByteTokenizer::new()),
@@ -68,12 +70,17 @@ impl Model {
         let files = fetch::resolve(wanted, &cache, &|told| progress(Loading::Fetching(told)))?;
         let tokenizer = text::load_tokenizer(&files.gguf)?;
         let gguf: PathBuf = files.gguf;
+        let shape = Shape::read(&gguf)?;
         let weights = weights
             .then(|| Weights::load(&gguf, &|done| progress(Loading::Weights(done))))
             .transpose()?;
         Ok(Arc::new(Self {
             config: config.clone(),
             name: files.name,
+            context: config
+                .context
+                .unwrap_or(u32::MAX)
+                .min(u32::try_from(shape.context).unwrap_or(u32::MAX)),
             weights,
             tokenizer,
         }))
@@ -83,6 +90,12 @@ impl Model {
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
+    }
+
+    /// Longest prompt and answer together, in tokens.
+    #[must_use]
+    pub fn context(&self) -> u32 {
+        self.context
     }
 
     /// Its tokenizer.

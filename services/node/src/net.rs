@@ -149,6 +149,16 @@ pub struct CountingListener {
     connections: Connections,
 }
 
+/// Who is at the other end of a connection that was accepted here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Peer(pub SocketAddr);
+
+impl axum::extract::connect_info::Connected<axum::serve::IncomingStream<'_, CountingListener>> for Peer {
+    fn connect_info(stream: axum::serve::IncomingStream<'_, CountingListener>) -> Self {
+        Self(*stream.remote_addr())
+    }
+}
+
 impl CountingListener {
     /// Listens at `addr`; port 0 takes a free one.
     ///

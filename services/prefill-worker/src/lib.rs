@@ -17,7 +17,13 @@ use innkeeper_transfer::{Backend, Config as TransferConfig, Stats, TcpBackend};
 /// [`StartError`] says what could not be had.
 pub async fn start(wiring: WorkerWiring) -> Result<Running, StartError> {
     let backend = TcpBackend::new(TransferConfig::from(&wiring.ground.config.settings));
-    start_worker(PrefillKind { backend: Arc::new(backend) }, wiring).await
+    start_worker(
+        PrefillKind {
+            backend: Arc::new(backend),
+        },
+        wiring,
+    )
+    .await
 }
 
 struct PrefillKind {
@@ -35,7 +41,11 @@ impl WorkerKind for PrefillKind {
     }
 
     fn build(&mut self, wiring: &WorkerWiring, _data: &str) -> (Arc<Prefill>, Ledger) {
-        let craft = Prefill::new(Arc::clone(&wiring.engine), Arc::clone(&self.backend), wiring.tasks.clone());
+        let craft = Prefill::new(
+            Arc::clone(&wiring.engine),
+            Arc::clone(&self.backend),
+            wiring.tasks.clone(),
+        );
         let limits = wiring.engine.limits();
         let config = Config {
             settings: wiring.ground.config.settings.clone(),

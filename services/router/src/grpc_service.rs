@@ -26,16 +26,22 @@ impl RouterService {
 #[tonic::async_trait]
 impl Router for RouterService {
     async fn abort(&self, request: Request<v1::AbortRequest>) -> Result<Response<v1::AbortReply>, Status> {
-        let client = request.remote_addr().map_or_else(|| "grpc".to_owned(), |addr| addr.ip().to_string());
+        let client = request
+            .remote_addr()
+            .map_or_else(|| "grpc".to_owned(), |addr| addr.ip().to_string());
         let rid = request.into_inner().rid;
         if rid.is_empty() {
-            return Err(Status::invalid_argument("rid is empty: name the request's x-request-id"));
+            return Err(Status::invalid_argument(
+                "rid is empty: name the request's x-request-id",
+            ));
         }
         match self.node.abort(rid, client).await {
-            Some(AbortAnswer::Refused) => {
-                Err(Status::resource_exhausted("no place for another abort of a request that has not arrived; retry later"))
-            }
-            Some(answer) => Ok(Response::new(v1::AbortReply { answer: word(answer).to_owned() })),
+            Some(AbortAnswer::Refused) => Err(Status::resource_exhausted(
+                "no place for another abort of a request that has not arrived; retry later",
+            )),
+            Some(answer) => Ok(Response::new(v1::AbortReply {
+                answer: word(answer).to_owned(),
+            })),
             None => Err(Status::deadline_exceeded("the router's ledger does not answer")),
         }
     }

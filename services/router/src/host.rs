@@ -38,7 +38,11 @@ const KEEP_ALIVE: Duration = Duration::from_secs(5);
 /// # Errors
 /// [`StartError`] says what could not be had.
 pub async fn start(ground: Ground, model: Arc<Model>, tasks: Tasks) -> Result<Running, StartError> {
-    let Ground { config, incarnation, store } = ground;
+    let Ground {
+        config,
+        incarnation,
+        store,
+    } = ground;
     let (http, http_addr) = listen("http", config.http).await?;
     let (control, control_addr) = listen("control", config.control).await?;
     let me = NodeSelf {
@@ -52,12 +56,23 @@ pub async fn start(ground: Ground, model: Arc<Model>, tasks: Tasks) -> Result<Ru
         data: String::new(),
     };
     let links = Arc::new(TonicLinks::new(incarnation, config.settings.clone(), tasks.clone()));
-    let counted = vec![http.connections().clone(), control.connections().clone(), links.connections().clone()];
+    let counted = vec![
+        http.connections().clone(),
+        control.connections().clone(),
+        links.connections().clone(),
+    ];
     let metering = Arc::new(Metering::default());
     let seed = [random::bits()?, random::bits()?];
     let clock = Clock::boot();
     let parts = RouterParts {
-        ledger: Ledger::new(Config { settings: config.settings.clone(), incarnation, seed }, clock.now()),
+        ledger: Ledger::new(
+            Config {
+                settings: config.settings.clone(),
+                incarnation,
+                seed,
+            },
+            clock.now(),
+        ),
         links,
         store,
         member: member(&me, &config, model.name(), None),
@@ -69,7 +84,12 @@ pub async fn start(ground: Ground, model: Arc<Model>, tasks: Tasks) -> Result<Ru
     };
     let node = RouterNode::start(parts).await?;
     let stopping = CancellationToken::new();
-    let view = Arc::new(RouterView::new(me.clone(), Arc::clone(&node), counted, stopping.clone()));
+    let view = Arc::new(RouterView::new(
+        me.clone(),
+        Arc::clone(&node),
+        counted,
+        stopping.clone(),
+    ));
     let metrics = Arc::new(NodeMetrics::new(Role::Router, Arc::clone(&view) as Arc<dyn NodeView>));
     metering.fill(Arc::clone(&metrics));
 
@@ -99,7 +119,14 @@ pub async fn start(ground: Ground, model: Arc<Model>, tasks: Tasks) -> Result<Ru
         };
         Box::pin(ending) as Pin<Box<dyn Future<Output = bool> + Send>>
     });
-    Ok(Running::new(NodeSelf { state: NodeState::Serving, ..me }, exit, drain))
+    Ok(Running::new(
+        NodeSelf {
+            state: NodeState::Serving,
+            ..me
+        },
+        exit,
+        drain,
+    ))
 }
 
 fn front_state(
@@ -113,9 +140,17 @@ fn front_state(
     let view = Arc::clone(view);
     FrontState {
         port: Arc::clone(node) as _,
-        limits: Limits::new(model.context(), tokenizer.vocabulary(), config.settings.default_max_tokens),
+        limits: Limits::new(
+            model.context(),
+            tokenizer.vocabulary(),
+            config.settings.default_max_tokens,
+        ),
         tokenizer,
-        model: front::Model { id: model.name().to_owned(), aliases: vec![], created: 0 },
+        model: front::Model {
+            id: model.name().to_owned(),
+            aliases: vec![],
+            created: 0,
+        },
         settings: config.settings.clone(),
         keep_alive: KEEP_ALIVE,
         ready: Arc::new(move || view.ready()),
@@ -143,17 +178,27 @@ fn spawn_servers(
             tracing::error!(%error, "the HTTP front ended");
         }
     };
-    tasks.spawn_watching("control_server", grpc).map_err(|_| StartError::Stopping)?;
-    tasks.spawn_watching("http_server", pages).map_err(|_| StartError::Stopping)
+    tasks
+        .spawn_watching("control_server", grpc)
+        .map_err(|_| StartError::Stopping)?;
+    tasks
+        .spawn_watching("http_server", pages)
+        .map_err(|_| StartError::Stopping)
 }
 
 /// Keeps the health service true: alive while the ledger answers, ready while it takes requests and has workers.
 async fn watch_health(health: Health, view: Arc<RouterView>, period: Duration) {
     loop {
-        let answers = tokio::time::timeout(LEDGER_DEADLINE, view.gauges()).await.ok().flatten().is_some();
+        let answers = tokio::time::timeout(LEDGER_DEADLINE, view.gauges())
+            .await
+            .ok()
+            .flatten()
+            .is_some();
         let state = view.node().state;
         health.set_alive(answers && state.is_alive()).await;
-        health.set_ready(answers && state == NodeState::Serving && view.ready()).await;
+        health
+            .set_ready(answers && state == NodeState::Serving && view.ready())
+            .await;
         // A change is seen within a report period.
         tokio::time::sleep(period).await;
     }

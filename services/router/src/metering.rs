@@ -25,7 +25,14 @@ impl Hooks for Metering {
     fn part_ended(&self, _room: RoomId, _end: PartEnd, _evidence: &Evidence) {}
 
     fn room_ended(&self, end: &RoomEnd) {
-        let RoomEnd { room, request, attempt, verdict, blame, .. } = end;
+        let RoomEnd {
+            room,
+            request,
+            attempt,
+            verdict,
+            blame,
+            ..
+        } = end;
         match verdict {
             Verdict::Done => tracing::debug!(%room, request = request.0, attempt = attempt.0, "the room is done"),
             Verdict::Failed(reason) => tracing::info!(

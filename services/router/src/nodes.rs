@@ -23,7 +23,9 @@ struct Nodes {
 
 /// The route.
 pub fn routes(node: Arc<RouterNode>, me: NodeSelf) -> Router {
-    Router::new().route("/innkeeper/v1/nodes", get(list)).with_state(Nodes { node, me })
+    Router::new()
+        .route("/innkeeper/v1/nodes", get(list))
+        .with_state(Nodes { node, me })
 }
 
 async fn list(State(nodes): State<Nodes>) -> Response {
@@ -42,7 +44,11 @@ async fn list(State(nodes): State<Nodes>) -> Response {
         "control": nodes.me.control,
         "data": nodes.me.data,
     })];
-    rows.extend(members.iter().filter_map(|(view, member)| Some(row(view, member.as_ref()?))));
+    rows.extend(
+        members
+            .iter()
+            .filter_map(|(view, member)| Some(row(view, member.as_ref()?))),
+    );
     Json(rows).into_response()
 }
 

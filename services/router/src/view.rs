@@ -27,7 +27,12 @@ impl RouterView {
         counted: Vec<Connections>,
         stopping: CancellationToken,
     ) -> Self {
-        Self { me, node, counted, stopping }
+        Self {
+            me,
+            node,
+            counted,
+            stopping,
+        }
     }
 }
 
@@ -40,7 +45,10 @@ impl NodeView for RouterView {
         } else {
             NodeState::Serving
         };
-        NodeSelf { state, ..self.me.clone() }
+        NodeSelf {
+            state,
+            ..self.me.clone()
+        }
     }
 
     fn rooms(&self) -> Answer<'_, Option<Vec<RoomRow>>> {

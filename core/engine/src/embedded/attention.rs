@@ -166,7 +166,17 @@ fn head(shape: &Shape, place: &Place, unit: Unit<'_, '_>, q: &[f32], stride: usi
     let mut weights = vec![0.0; start + rows];
     let queries = &q[unit.first * stride + unit.head * per * dim..];
     let (keys, values, weights) = (&keys, &values, &mut weights);
-    wide(Rows { queries, stride, start, dim, per, keys, values, weights, out: unit.out });
+    wide(Rows {
+        queries,
+        stride,
+        start,
+        dim,
+        per,
+        keys,
+        values,
+        weights,
+        out: unit.out,
+    });
     Ok(())
 }
 
@@ -188,7 +198,7 @@ struct Rows<'a> {
 
 impl Kernel for Rows<'_> {
     #[inline(always)]
-    fn run<S: Simd>(self, _simd: S) {
+    fn run<S: Simd>(self, simd: S) {
         let dim = self.dim;
         for (row, out) in self.out.chunks_exact_mut(self.per * dim).enumerate() {
             let seen = self.start + row + 1;
@@ -196,7 +206,7 @@ impl Kernel for Rows<'_> {
             let query = &self.queries[row * self.stride..][..self.per * dim];
             for (query, out) in query.chunks_exact(dim).zip(out.chunks_exact_mut(dim)) {
                 softmax(query, keys, dim, &mut self.weights[..seen]);
-                weigh(&self.weights[..seen], values, dim, out);
+                weigh(simd, &self.weights[..seen], values, dim, out);
             }
         }
     }
@@ -249,29 +259,33 @@ fn softmax(query: &[f32], keys: &[f32], dim: usize, weights: &mut [f32]) {
     }
 }
 
-/// The weighted sum of values, token by token.
+/// The weighted sum of values, token by token. The widest parts whose sums stay in registers are taken first.
 #[inline(always)]
-fn weigh(weights: &[f32], values: &[f32], dim: usize, out: &mut [f32]) {
-    // Eight vectors of eight stay in registers for the usual head width.
-    if dim.is_multiple_of(64) {
-        weigh_by::<64>(weights, values, dim, out)
-    } else {
-        weigh_by::<8>(weights, values, dim, out)
+fn weigh<S: Simd>(simd: S, weights: &[f32], values: &[f32], dim: usize, out: &mut [f32]) {
+    let (out, _) = S::as_mut_simd_f32s(out);
+    let (eights, rest) = out.as_chunks_mut::<8>();
+    let first_rest = eights.len() * 8;
+    for (at, out) in eights.iter_mut().enumerate() {
+        *out = weighted::<S, 8>(simd, weights, values, dim, at * 8);
+    }
+    for (at, out) in rest.iter_mut().enumerate() {
+        [*out] = weighted::<S, 1>(simd, weights, values, dim, first_rest + at);
     }
 }
 
+/// The part of the sum that is `V` vectors, from vector `at` of each value on.
 #[inline(always)]
-fn weigh_by<const W: usize>(weights: &[f32], values: &[f32], dim: usize, out: &mut [f32]) {
-    for (part, out) in out.chunks_exact_mut(W).enumerate() {
-        let mut sums = [0.0f32; W];
-        for (weight, value) in weights.iter().zip(values.chunks_exact(dim)) {
-            let Some(value) = value[part * W..].first_chunk::<W>() else {
-                break;
-            };
-            for (sum, value) in sums.iter_mut().zip(value) {
-                *sum = weight.mul_add(*value, *sum);
-            }
+fn weighted<S: Simd, const V: usize>(simd: S, weights: &[f32], values: &[f32], dim: usize, at: usize) -> [S::f32s; V] {
+    let mut sums = [simd.splat_f32s(0.0); V];
+    for (weight, value) in weights.iter().zip(values.chunks_exact(dim)) {
+        let (value, _) = S::as_simd_f32s(value);
+        let Some(value) = value[at..].first_chunk::<V>() else {
+            break;
+        };
+        let weight = simd.splat_f32s(*weight);
+        for vector in 0..V {
+            sums[vector] = simd.mul_add_f32s(weight, value[vector], sums[vector]);
         }
-        out.copy_from_slice(&sums);
     }
+    sums
 }

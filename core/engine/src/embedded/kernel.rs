@@ -16,8 +16,8 @@ use rayon::prelude::*;
 pub(super) const PANEL: usize = 16;
 /// Rows per tile: with [`PANEL`] columns they fill the registers of AVX2.
 const TILE: usize = 6;
-/// Rows per task where rows are shared out over threads.
-const BLOCK: usize = 4 * TILE;
+/// Rows that are computed together have at most about this many bytes: half of a usual second-level cache.
+const BLOCK_BYTES: usize = 256 << 10;
 
 /// A loop that is to be compiled for the machine's vectors. `run` must be `inline(always)`.
 pub(super) trait Kernel {
@@ -74,37 +74,46 @@ impl Packed {
             *value = *slot;
         }
     }
-
-    fn panels(&self) -> std::slice::ChunksExact<'_, f32> {
-        self.data.chunks_exact(PANEL * self.k)
-    }
 }
 
 /// `out = x · wᵀ` for `m` rows of `x`; `out` is `m × n`, row-major.
+///
+/// Weights are shared out over threads, for as many rows at a time as stay in a core's cache: reading the weights from
+/// memory is most of the work, so it is done as seldom as possible.
 pub(super) fn matmul(x: &[f32], w: &Packed, out: &mut [f32]) {
+    let block = (BLOCK_BYTES / size_of::<f32>() / w.k).next_multiple_of(TILE);
+    for (x, out) in x.chunks(block * w.k).zip(out.chunks_mut(block * w.n)) {
+        matmul_block(x, w, out);
+    }
+}
+
+fn matmul_block(x: &[f32], w: &Packed, out: &mut [f32]) {
     let m = x.len() / w.k;
-    let threads = rayon::current_num_threads().max(1);
-    if m >= 2 * BLOCK * threads {
-        // Many rows: they are shared out, and each task reads all weights from the cache.
-        let rows = x.par_chunks(BLOCK * w.k).zip(out.par_chunks_mut(BLOCK * w.n));
-        rows.for_each(|(x, out)| {
-            let tiles = tiles(x, w.k);
-            wide(ByRows { tiles: &tiles, w, out });
-        });
-        return;
-    }
-    // Few rows: reading the weights is the work, so they are shared out. A panel's results lie together at first.
-    let tiles = tiles(x, w.k);
+    let tiles: Vec<_> = x.chunks(TILE * w.k).map(|rows| interleave(rows, w.k)).collect();
     let count = w.n.div_ceil(PANEL);
+    // A panel's results lie together at first, so that each task has a stretch of its own.
     let mut panels = vec![0.0f32; count * PANEL * m];
-    let share = count.div_ceil(4 * threads);
-    let tasks = panels.par_chunks_mut(share * PANEL * m).zip(w.data.par_chunks(share * PANEL * w.k));
-    tasks.for_each(|(out, data)| wide(ByPanels { tiles: &tiles, m, k: w.k, data, out }));
-    for (row, out) in out.chunks_exact_mut(w.n).enumerate() {
-        for (out, panel) in out.chunks_mut(PANEL).zip(panels.chunks_exact(PANEL * m)) {
-            out.copy_from_slice(&panel[row * PANEL..row * PANEL + out.len()]);
-        }
-    }
+    let share = count.div_ceil(4 * rayon::current_num_threads().max(1));
+    let tasks = panels
+        .par_chunks_mut(share * PANEL * m)
+        .zip(w.data.par_chunks(share * PANEL * w.k));
+    tasks.for_each(|(out, data)| {
+        wide(ByPanels {
+            tiles: &tiles,
+            m,
+            k: w.k,
+            data,
+            out,
+        })
+    });
+    out.par_chunks_exact_mut(w.n)
+        .with_min_len(16)
+        .enumerate()
+        .for_each(|(row, out)| {
+            for (out, panel) in out.chunks_mut(PANEL).zip(panels.chunks_exact(PANEL * m)) {
+                out.copy_from_slice(&panel[row * PANEL..row * PANEL + out.len()]);
+            }
+        });
 }
 
 /// Rows against some panels; results panel by panel.
@@ -122,35 +131,10 @@ impl Kernel for ByPanels<'_> {
         let panels = self.data.chunks_exact(PANEL * self.k);
         for (panel, out) in panels.zip(self.out.chunks_exact_mut(PANEL * self.m)) {
             for (tile, out) in self.tiles.iter().zip(out.chunks_mut(TILE * PANEL)) {
-                any_tile(simd, tile, panel, out, PANEL, PANEL);
+                any_tile(simd, tile, panel, out);
             }
         }
     }
-}
-
-/// Rows against all panels.
-struct ByRows<'a> {
-    tiles: &'a [Vec<f32>],
-    w: &'a Packed,
-    out: &'a mut [f32],
-}
-
-impl Kernel for ByRows<'_> {
-    #[inline(always)]
-    fn run<S: Simd>(self, simd: S) {
-        let n = self.w.n;
-        for (at, panel) in self.w.panels().enumerate() {
-            let column = at * PANEL;
-            for (tile, out) in self.tiles.iter().zip(self.out.chunks_mut(TILE * n)) {
-                any_tile(simd, tile, panel, &mut out[column..], n, PANEL.min(n - column));
-            }
-        }
-    }
-}
-
-/// Rows in tiles of [`TILE`].
-fn tiles(x: &[f32], k: usize) -> Vec<Vec<f32>> {
-    x.chunks(TILE * k).map(|rows| interleave(rows, k)).collect()
 }
 
 /// Rows side by side, as a tile reads them: `[k][rows]`.
@@ -166,48 +150,34 @@ fn interleave(rows: &[f32], k: usize) -> Vec<f32> {
     out
 }
 
-/// As many rows as the tile has, against one panel. A row's `width` results go to `out` every `stride` elements.
+/// As many rows as the tile has, against one panel; `out` is `rows × 16`.
 #[inline(always)]
-fn any_tile<S: Simd>(simd: S, x: &[f32], panel: &[f32], out: &mut [f32], stride: usize, width: usize) {
+fn any_tile<S: Simd>(simd: S, x: &[f32], panel: &[f32], out: &mut [f32]) {
     match x.len() * PANEL / panel.len() {
-        1 => sized_tile::<S, 1>(simd, x, panel, out, stride, width),
-        2 => sized_tile::<S, 2>(simd, x, panel, out, stride, width),
-        3 => sized_tile::<S, 3>(simd, x, panel, out, stride, width),
-        4 => sized_tile::<S, 4>(simd, x, panel, out, stride, width),
-        5 => sized_tile::<S, 5>(simd, x, panel, out, stride, width),
-        _ => sized_tile::<S, TILE>(simd, x, panel, out, stride, width),
+        1 => sized_tile::<S, 1>(simd, x, panel, out),
+        2 => sized_tile::<S, 2>(simd, x, panel, out),
+        3 => sized_tile::<S, 3>(simd, x, panel, out),
+        4 => sized_tile::<S, 4>(simd, x, panel, out),
+        5 => sized_tile::<S, 5>(simd, x, panel, out),
+        _ => sized_tile::<S, TILE>(simd, x, panel, out),
     }
 }
 
 /// A panel is one vector or several, as wide as the machine has them.
 #[inline(always)]
-fn sized_tile<S: Simd, const M: usize>(
-    simd: S,
-    x: &[f32],
-    panel: &[f32],
-    out: &mut [f32],
-    stride: usize,
-    width: usize,
-) {
+fn sized_tile<S: Simd, const M: usize>(simd: S, x: &[f32], panel: &[f32], out: &mut [f32]) {
     match PANEL / S::F32_LANES {
-        1 => tile::<S, M, 1>(simd, x, panel, out, stride, width),
-        2 => tile::<S, M, 2>(simd, x, panel, out, stride, width),
-        4 => tile::<S, M, 4>(simd, x, panel, out, stride, width),
-        _ => tile::<S, M, PANEL>(simd, x, panel, out, stride, width),
+        1 => tile::<S, M, 1>(simd, x, panel, out),
+        2 => tile::<S, M, 2>(simd, x, panel, out),
+        4 => tile::<S, M, 4>(simd, x, panel, out),
+        _ => tile::<S, M, PANEL>(simd, x, panel, out),
     }
 }
 
 /// `M` rows against one panel of `V` vectors: `M × 16` chains side by side. Vectors are spelled out here, because the
 /// sums must stay in registers.
 #[inline(always)]
-fn tile<S: Simd, const M: usize, const V: usize>(
-    simd: S,
-    x: &[f32],
-    panel: &[f32],
-    out: &mut [f32],
-    stride: usize,
-    width: usize,
-) {
+fn tile<S: Simd, const M: usize, const V: usize>(simd: S, x: &[f32], panel: &[f32], out: &mut [f32]) {
     let mut sums = [[simd.splat_f32s(0.0); V]; M];
     let (x, _) = x.as_chunks::<M>();
     let (vectors, _) = S::as_simd_f32s(panel);
@@ -220,9 +190,12 @@ fn tile<S: Simd, const M: usize, const V: usize>(
             }
         }
     }
-    for (sums, out) in sums.iter().zip(out.chunks_mut(stride)) {
-        let sums: &[f32] = bytemuck::cast_slice(sums);
-        out[..width].copy_from_slice(&sums[..width]);
+    // Vector by vector: whoever takes the sums' address makes the loop above store them in every round.
+    let (out, _) = S::as_mut_simd_f32s(out);
+    for row in 0..M {
+        for vector in 0..V {
+            out[row * V + vector] = sums[row][vector];
+        }
     }
 }
 
@@ -265,7 +238,12 @@ pub(super) fn exp(x: f32) -> f32 {
 
 /// Scales `x` to unit mean square and weighs it, into `out`.
 pub(super) fn rms_norm(x: &[f32], weight: &[f32], epsilon: f32, out: &mut [f32]) {
-    wide(Norm { x, weight, epsilon, out });
+    wide(Norm {
+        x,
+        weight,
+        epsilon,
+        out,
+    });
 }
 
 struct Norm<'a> {
@@ -290,7 +268,10 @@ impl Kernel for Norm<'_> {
 
 /// `silu(gate) × up` for rows that hold both halves, into `out`.
 pub(super) fn gated(rows: &[f32], width: usize, out: &mut [f32]) {
-    let each = rows.par_chunks(2 * width).zip(out.par_chunks_mut(width)).with_min_len(8);
+    let each = rows
+        .par_chunks(2 * width)
+        .zip(out.par_chunks_mut(width))
+        .with_min_len(8);
     each.for_each(|(row, out)| wide(Gated { row, out }));
 }
 

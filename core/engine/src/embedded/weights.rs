@@ -113,20 +113,9 @@ impl Weights {
     /// # Errors
     /// [`WeightsError`].
     pub fn load(path: &Path, progress: &dyn Fn(f32)) -> Result<Arc<Self>, WeightsError> {
-        let read = |error: &dyn std::fmt::Display| WeightsError::Read {
-            path: path.display().to_string(),
-            cause: error.to_string(),
-        };
-        let file = File::open(path).map_err(|error| read(&error))?;
-        let mut file = BufReader::with_capacity(1 << 20, file);
-        let content = Content::read(&mut file).map_err(|error| read(&error))?;
-        let unfit = |cause| WeightsError::Unfit {
-            path: path.display().to_string(),
-            cause,
-        };
-        let shape = shape(&content).map_err(unfit)?;
-        let mut reader = Reader { content, file };
-        reader.load(shape, progress).map(Arc::new).map_err(unfit)
+        let (shape, mut reader) = open(path)?;
+        let loaded = reader.load(shape, progress).map(Arc::new);
+        loaded.map_err(|cause| unfit(path, cause))
     }
 
     /// The model's sizes.
@@ -137,6 +126,35 @@ impl Weights {
 
     pub(super) fn head(&self) -> &Packed {
         self.head.as_ref().unwrap_or(&self.embedding)
+    }
+}
+
+impl Shape {
+    /// Reads a model's sizes from its GGUF file, and nothing else of it.
+    ///
+    /// # Errors
+    /// [`WeightsError`].
+    pub fn read(path: &Path) -> Result<Self, WeightsError> {
+        open(path).map(|(shape, _)| shape)
+    }
+}
+
+fn open(path: &Path) -> Result<(Shape, Reader), WeightsError> {
+    let read = |error: &dyn std::fmt::Display| WeightsError::Read {
+        path: path.display().to_string(),
+        cause: error.to_string(),
+    };
+    let file = File::open(path).map_err(|error| read(&error))?;
+    let mut file = BufReader::with_capacity(1 << 20, file);
+    let content = Content::read(&mut file).map_err(|error| read(&error))?;
+    let shape = shape(&content).map_err(|cause| unfit(path, cause))?;
+    Ok((shape, Reader { content, file }))
+}
+
+fn unfit(path: &Path, cause: String) -> WeightsError {
+    WeightsError::Unfit {
+        path: path.display().to_string(),
+        cause,
     }
 }
 
@@ -198,7 +216,7 @@ fn check(shape: &Shape) -> Result<(), String> {
     let fits = sizes.iter().all(|size| (1..=1 << 20).contains(size))
         && shape.heads.is_multiple_of(shape.kv_heads)
         && shape.head_dim * shape.heads == shape.width
-        && shape.head_dim.is_multiple_of(8);
+        && shape.head_dim.is_multiple_of(16); // whole vectors on every machine
     if fits {
         Ok(())
     } else {

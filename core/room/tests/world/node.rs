@@ -9,7 +9,7 @@ use crate::data::DataMsg;
 
 /// What reaches a node. Everything waits while the process is stopped; what goes to the ledger waits while that hangs.
 #[derive(Clone, Debug)]
-pub enum In {
+pub(crate) enum In {
     /// A report period is over.
     Period,
     /// The alarm that was set for then rings.
@@ -21,7 +21,11 @@ pub enum In {
     /// For a decode worker's ledger.
     D(decode::Event),
     /// R opens a room here.
-    Open { spec: Box<RoomSpec>, token: u64, generation: u32 },
+    Open {
+        spec: Box<RoomSpec>,
+        token: u64,
+        generation: u32,
+    },
     /// R wants to know what the ledger sees of a room.
     Evidence { room: RoomId, generation: u32, until: u64 },
     /// The chunk or step in hand is finished.
@@ -38,7 +42,7 @@ pub enum In {
 
 impl In {
     /// Whether it goes through the ledger's mailbox.
-    pub const fn is_for_ledger(&self) -> bool {
+    pub(crate) const fn is_for_ledger(&self) -> bool {
         !matches!(
             self,
             Self::EngineStep(_) | Self::Dial { .. } | Self::Data { .. } | Self::LetGo { .. } | Self::Keeper
@@ -47,7 +51,7 @@ impl In {
 }
 
 /// A ledger of any role.
-pub enum Brain {
+pub(crate) enum Brain {
     R(Box<router::Ledger>),
     P(Box<prefill::Ledger>),
     D(Box<decode::Ledger>),
@@ -55,15 +59,15 @@ pub enum Brain {
 
 /// KV pages with an owner and a content tag each.
 #[derive(Default)]
-pub struct Pool {
-    pub owner: Vec<Option<RoomId>>,
+pub(crate) struct Pool {
+    pub(crate) owner: Vec<Option<RoomId>>,
     /// Whose KV is in the page: stays when the page is given back.
-    pub tag: Vec<u64>,
-    pub of: BTreeMap<RoomId, Vec<usize>>,
+    pub(crate) tag: Vec<u64>,
+    pub(crate) of: BTreeMap<RoomId, Vec<usize>>,
 }
 
 impl Pool {
-    pub fn new(pages: u32) -> Self {
+    pub(crate) fn new(pages: u32) -> Self {
         Self {
             owner: vec![None; pages as usize],
             tag: vec![0; pages as usize],
@@ -72,8 +76,10 @@ impl Pool {
     }
 
     /// Takes pages for a room; `false`: the ledger promised what is not there.
-    pub fn open(&mut self, room: RoomId, pages: u32) -> bool {
-        let free: Vec<usize> = (0..self.owner.len()).filter(|page| self.owner[*page].is_none()).collect();
+    pub(crate) fn open(&mut self, room: RoomId, pages: u32) -> bool {
+        let free: Vec<usize> = (0..self.owner.len())
+            .filter(|page| self.owner[*page].is_none())
+            .collect();
         if free.len() < pages as usize || self.of.contains_key(&room) {
             return false;
         }
@@ -84,8 +90,10 @@ impl Pool {
     }
 
     /// Gives a room's pages back; `false`: it had none.
-    pub fn close(&mut self, room: RoomId) -> bool {
-        let Some(pages) = self.of.remove(&room) else { return false };
+    pub(crate) fn close(&mut self, room: RoomId) -> bool {
+        let Some(pages) = self.of.remove(&room) else {
+            return false;
+        };
         pages.iter().for_each(|page| self.owner[*page] = None);
         true
     }
@@ -93,82 +101,83 @@ impl Pool {
 
 /// A job of an engine: a prompt to compute, or tokens to make.
 #[derive(Clone, Debug)]
-pub struct Job {
-    pub room: RoomId,
-    pub done: u32,
-    pub total: u32,
-    pub cancel: bool,
+pub(crate) struct Job {
+    pub(crate) room: RoomId,
+    pub(crate) done: u32,
+    pub(crate) total: u32,
+    pub(crate) cancel: bool,
 }
 
 /// One engine: one chunk or step in hand at a time.
 #[derive(Default)]
-pub struct Engine {
-    pub jobs: VecDeque<Job>,
-    pub progress: u64,
-    pub in_hand: Option<u64>,
+pub(crate) struct Engine {
+    pub(crate) jobs: VecDeque<Job>,
+    pub(crate) progress: u64,
+    pub(crate) in_hand: Option<u64>,
     /// The number of the step in hand, so that a late end of another one means nothing.
-    pub step: u64,
-    pub wedged: bool,
+    pub(crate) step: u64,
+    pub(crate) wedged: bool,
     /// The step in hand would be finished if the engine were not wedged.
-    pub finished_behind: bool,
+    pub(crate) finished_behind: bool,
     /// The next job that finishes a step fails.
-    pub fail_next: bool,
+    pub(crate) fail_next: bool,
     /// The next manifest is wrong.
-    pub corrupt_next: bool,
+    pub(crate) corrupt_next: bool,
 }
 
 /// What a worker's executor keeps of a room.
-pub struct WRoom {
-    pub spec: RoomSpec,
-    pub token: u64,
+pub(crate) struct WRoom {
+    pub(crate) spec: RoomSpec,
+    pub(crate) token: u64,
     /// P: pages sealed so far, and whether the manifest is.
-    pub sealed: u32,
-    pub manifest: Option<bool>,
-    pub counters: Counters,
+    pub(crate) sealed: u32,
+    pub(crate) manifest: Option<bool>,
+    pub(crate) counters: Counters,
     /// Sessions of this room at this node that have not let go.
-    pub sessions: BTreeMap<Epoch, u64>,
+    pub(crate) sessions: BTreeMap<Epoch, u64>,
     /// P: sessions of this epoch and before were destroyed, also those not made yet.
-    pub fenced: Epoch,
+    pub(crate) fenced: Epoch,
     /// P: connections that are to be made after a pause.
-    pub dialing: BTreeSet<Epoch>,
+    pub(crate) dialing: BTreeSet<Epoch>,
     /// D: the slabs that were written and verified.
-    pub covered: Vec<bool>,
-    pub ended: bool,
+    pub(crate) covered: Vec<bool>,
+    pub(crate) ended: bool,
 }
 
 /// The worker's end of a room's stream.
 #[derive(Clone, Copy, Debug)]
-pub struct WStream {
-    pub generation: u32,
+pub(crate) struct WStream {
+    pub(crate) generation: u32,
 }
 
 /// A node.
-pub struct Node {
-    pub index: usize,
-    pub role: Role,
-    pub life: u32,
-    pub incarnation: Incarnation,
-    pub up: bool,
-    pub stopped: Option<u64>,
-    pub hung: bool,
-    pub inbox: VecDeque<In>,
-    pub mailbox: VecDeque<In>,
-    pub brain: Brain,
-    pub alarm: Option<u64>,
-    pub serving: bool,
-    pub engine: Engine,
-    pub pool: Pool,
-    pub rooms: BTreeMap<RoomId, WRoom>,
-    pub streams: BTreeMap<RoomId, WStream>,
+pub(crate) struct Node {
+    pub(crate) index: usize,
+    pub(crate) role: Role,
+    pub(crate) life: u32,
+    pub(crate) incarnation: Incarnation,
+    pub(crate) up: bool,
+    pub(crate) stopped: Option<u64>,
+    pub(crate) hung: bool,
+    pub(crate) inbox: VecDeque<In>,
+    pub(crate) mailbox: VecDeque<In>,
+    pub(crate) brain: Brain,
+    pub(crate) alarm: Option<u64>,
+    pub(crate) serving: bool,
+    pub(crate) draining: bool,
+    pub(crate) engine: Engine,
+    pub(crate) pool: Pool,
+    pub(crate) rooms: BTreeMap<RoomId, WRoom>,
+    pub(crate) streams: BTreeMap<RoomId, WStream>,
     /// How much later than usual it lets go of pages.
-    pub late: u64,
+    pub(crate) late: u64,
     /// How much slower than usual its engine is.
-    pub slow: u64,
+    pub(crate) slow: u64,
 }
 
 impl Node {
     /// The name in stories.
-    pub fn name(&self) -> String {
+    pub(crate) fn name(&self) -> String {
         let letter = match self.role {
             Role::Router => "R",
             Role::Prefill => "P",
@@ -179,11 +188,11 @@ impl Node {
 }
 
 /// Which node of the world an incarnation is a life of.
-pub fn index_of(incarnation: Incarnation) -> usize {
+pub(crate) fn index_of(incarnation: Incarnation) -> usize {
     usize::try_from(incarnation.get() / 1000).unwrap_or(0)
 }
 
 /// The incarnation of a node's life.
-pub fn incarnation(index: usize, life: u32) -> Incarnation {
+pub(crate) fn incarnation(index: usize, life: u32) -> Incarnation {
     Incarnation::new(index as u64 * 1000 + u64::from(life) + 1)
 }

@@ -11,7 +11,7 @@ use crate::world::{Act, PAGE_TOKENS, World, tell};
 
 /// What is asked of the store, and what it does by itself.
 #[derive(Clone, Debug)]
-pub enum StoreAct {
+pub(crate) enum StoreAct {
     Grant { sent: Moment, spec: Box<RoomSpec> },
     Renew { sent: Moment, room: RoomId },
     Revoke { room: RoomId },
@@ -22,23 +22,25 @@ pub enum StoreAct {
 
 /// The store.
 #[derive(Default)]
-pub struct Store {
-    pub away: bool,
+pub(crate) struct Store {
+    pub(crate) away: bool,
     /// How much later than usual it answers a grant.
-    pub late: u64,
+    pub(crate) late: u64,
     /// Renewals are lost on their way.
-    pub deaf: bool,
-    pub rooms: BTreeMap<RoomId, (u64, [usize; 3])>,
-    pub members: BTreeMap<Incarnation, (u64, MemberInfo)>,
+    pub(crate) deaf: bool,
+    pub(crate) rooms: BTreeMap<RoomId, (u64, [usize; 3])>,
+    pub(crate) members: BTreeMap<Incarnation, (u64, MemberInfo)>,
     seen_doors: BTreeMap<usize, BTreeSet<RoomId>>,
     seen_members: BTreeMap<usize, BTreeSet<Incarnation>>,
+    /// When the last news arrives at each node: a watch keeps its order.
+    told: BTreeMap<usize, u64>,
     /// Nodes whose watch stands.
     watching: BTreeSet<usize>,
 }
 
 impl World {
     /// An operation is on its way to the store.
-    pub fn store_send(&mut self, act: StoreAct) {
+    pub(crate) fn store_send(&mut self, act: StoreAct) {
         let at = self.now + self.rng.between(1, 5);
         self.schedule(at, Act::Store(act));
     }
@@ -49,7 +51,7 @@ impl World {
     }
 
     /// The store does something.
-    pub fn store_act(&mut self, act: StoreAct) {
+    pub(crate) fn store_act(&mut self, act: StoreAct) {
         let ttl = self.settings.lease_ttl.0;
         let lat = self.rng.between(1, 5);
         match act {
@@ -91,7 +93,12 @@ impl World {
                 }
             }
             StoreAct::MemberExpires { incarnation, at } => {
-                if self.store.members.get(&incarnation).is_some_and(|(expires, _)| *expires == at) {
+                if self
+                    .store
+                    .members
+                    .get(&incarnation)
+                    .is_some_and(|(expires, _)| *expires == at)
+                {
                     tell!(self, "the key of {incarnation} expires");
                     self.store.members.remove(&incarnation);
                     self.member_gone(incarnation);
@@ -99,6 +106,16 @@ impl World {
             }
             StoreAct::Relist { node } => self.list(node),
         }
+    }
+
+    /// News for a node's watch, in order.
+    fn watch_send(&mut self, node: usize, what: In) {
+        let life = self.nodes[node].life;
+        let at = self.now + self.rng.between(1, 8);
+        let last = self.store.told.entry(node).or_default();
+        *last = at.max(*last);
+        let at = *last;
+        self.schedule(at, Act::In(node, life, what));
     }
 
     fn put_room(&mut self, room: RoomId, doors: [usize; 3]) {
@@ -117,8 +134,10 @@ impl World {
     }
 
     /// A room's lease ends: whoever watches a door of it sees it go.
-    pub fn delete_room(&mut self, room: RoomId) {
-        let Some((_, doors)) = self.store.rooms.remove(&room) else { return };
+    pub(crate) fn delete_room(&mut self, room: RoomId) {
+        let Some((_, doors)) = self.store.rooms.remove(&room) else {
+            return;
+        };
         for node in doors {
             let seen = self.store.seen_doors.entry(node).or_default();
             if self.store.watching.contains(&node) && seen.remove(&room) {
@@ -128,15 +147,13 @@ impl World {
     }
 
     fn door_gone(&mut self, node: usize, room: RoomId, absent: bool) {
-        let after = self.rng.between(1, 8);
         let what = match self.nodes[node].brain {
             Brain::R(_) if absent => In::R(Event::DoorAbsent { room }),
             Brain::R(_) => In::R(Event::DoorGone { room }),
             Brain::P(_) => In::P(prefill::Event::DoorGone { room }),
             Brain::D(_) => In::D(decode::Event::DoorGone { room }),
         };
-        let life = self.nodes[node].life;
-        self.schedule(self.now + after, Act::In(node, life, what));
+        self.watch_send(node, what);
     }
 
     fn member_gone(&mut self, incarnation: Incarnation) {
@@ -154,13 +171,11 @@ impl World {
             Brain::P(_) => In::P(prefill::Event::MemberGone { incarnation }),
             Brain::D(_) => In::D(decode::Event::MemberGone { incarnation }),
         };
-        let after = self.rng.between(1, 8);
-        let life = self.nodes[node].life;
-        self.schedule(self.now + after, Act::In(node, life, what));
+        self.watch_send(node, what);
     }
 
     /// A node's keeper renews its key, or writes it again.
-    pub fn keeper(&mut self, node: usize) {
+    pub(crate) fn keeper(&mut self, node: usize) {
         let ttl = self.settings.lease_ttl.0;
         let life = self.nodes[node].life;
         self.schedule(self.now + ttl / 3, Act::In(node, life, In::Keeper));
@@ -180,22 +195,36 @@ impl World {
             serving: true,
         };
         let at = self.now + ttl;
-        let fresh = self.store.members.insert(info.incarnation, (at, info.clone())).is_none();
-        self.schedule(at, Act::Store(StoreAct::MemberExpires { incarnation: info.incarnation, at }));
+        let fresh = self
+            .store
+            .members
+            .insert(info.incarnation, (at, info.clone()))
+            .is_none();
+        self.schedule(
+            at,
+            Act::Store(StoreAct::MemberExpires {
+                incarnation: info.incarnation,
+                at,
+            }),
+        );
         if !fresh {
             return;
         }
         let watching: Vec<usize> = self.store.watching.iter().copied().collect();
         for watcher in watching {
-            self.store.seen_members.entry(watcher).or_default().insert(info.incarnation);
+            self.store
+                .seen_members
+                .entry(watcher)
+                .or_default()
+                .insert(info.incarnation);
         }
         if self.store.watching.contains(&0) && node != 0 && info.role != Role::Router {
-            self.reply_r(2, Event::MemberUp(info));
+            self.watch_send(0, In::R(Event::MemberUp(info)));
         }
     }
 
     /// A node's watch begins anew with a full list, if the store is there.
-    pub fn relist(&mut self, node: usize) {
+    pub(crate) fn relist(&mut self, node: usize) {
         self.store.watching.remove(&node);
         if self.nodes[node].life > 0 && self.store.seen_doors.contains_key(&node) {
             self.store.seen_doors.remove(&node);
@@ -210,11 +239,20 @@ impl World {
             return self.schedule(self.now + after, Act::Store(StoreAct::Relist { node }));
         }
         self.store.watching.insert(node);
-        let doors: BTreeSet<RoomId> =
-            self.store.rooms.iter().filter(|(_, (_, doors))| doors.contains(&node)).map(|(room, _)| *room).collect();
+        let doors: BTreeSet<RoomId> = self
+            .store
+            .rooms
+            .iter()
+            .filter(|(_, (_, doors))| doors.contains(&node))
+            .map(|(room, _)| *room)
+            .collect();
         let members: BTreeSet<Incarnation> = self.store.members.keys().copied().collect();
         let old_doors = self.store.seen_doors.insert(node, doors.clone()).unwrap_or_default();
-        let old_members = self.store.seen_members.insert(node, members.clone()).unwrap_or_default();
+        let old_members = self
+            .store
+            .seen_members
+            .insert(node, members.clone())
+            .unwrap_or_default();
         for room in old_doors.difference(&doors) {
             self.door_gone(node, *room, true);
         }
@@ -224,32 +262,33 @@ impl World {
         if node == 0 {
             let infos: Vec<MemberInfo> = self.store.members.values().map(|(_, info)| info.clone()).collect();
             for info in infos.into_iter().filter(|info| info.role != Role::Router) {
-                self.reply_r(2, Event::MemberUp(info));
+                self.watch_send(0, In::R(Event::MemberUp(info)));
             }
         }
     }
 
     /// The store is away: no watch stands.
-    pub fn store_away(&mut self, away: bool) {
+    pub(crate) fn store_away(&mut self, away: bool) {
         self.store.away = away;
         if away {
             self.store.watching.clear();
         } else {
-            self.list_all();
+            self.list_all(1000);
         }
     }
 
     /// Everything in the store is gone, without an event.
-    pub fn store_wiped(&mut self) {
+    pub(crate) fn store_wiped(&mut self) {
         self.store.rooms.clear();
         self.store.members.clear();
         self.store.watching.clear();
-        self.list_all();
+        // A watch from an old revision stays silent until something tells of the lower one.
+        self.list_all(4000);
     }
 
-    fn list_all(&mut self) {
+    fn list_all(&mut self, within: u64) {
         for node in 0..self.nodes.len() {
-            let after = self.rng.between(10, 1000);
+            let after = self.rng.between(10, within);
             self.schedule(self.now + after, Act::Store(StoreAct::Relist { node }));
         }
     }

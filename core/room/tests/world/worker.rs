@@ -4,23 +4,28 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use innkeeper_room::ledger::router::Load;
 use innkeeper_room::ledger::{EngineView, decode, prefill};
-use innkeeper_room::{Counters, Epoch, FromWorker, HelloReply, Millis, RoomId, RoomSpec};
+use innkeeper_room::{Counters, Epoch, FromWorker, Millis, RoomId, RoomSpec};
 
 use crate::control::CtlMsg;
 use crate::data::DataMsg;
-use crate::node::{Brain, In, Job, WRoom};
-use crate::world::{Act, PAGE_BYTES, PAGE_TOKENS, World, tell};
+use crate::node::{Brain, In, WRoom};
+use crate::world::{Act, PAGE_TOKENS, World, tell};
 
 impl World {
     // === steps ===
 
     /// One step of a prefill worker's ledger, and all that it orders.
-    pub fn step_prefill(&mut self, p: usize, event: prefill::Event) {
+    pub(crate) fn step_prefill(&mut self, p: usize, event: prefill::Event) {
         let now = self.clock(p);
-        if !matches!(event, prefill::Event::Tick | prefill::Event::Engine(_) | prefill::Event::Sample { .. }) {
+        if !matches!(
+            event,
+            prefill::Event::Tick | prefill::Event::Engine(_) | prefill::Event::Sample { .. }
+        ) {
             tell!(self, "P{p} <- {event:?}");
         }
-        let Brain::P(ledger) = &mut self.nodes[p].brain else { return };
+        let Brain::P(ledger) = &mut self.nodes[p].brain else {
+            return;
+        };
         let effects = ledger.step(event, now);
         let (stuck, violations) = (ledger.gauges(now).stuck, ledger.violations());
         self.judge(p, stuck, violations);
@@ -31,12 +36,17 @@ impl World {
     }
 
     /// One step of a decode worker's ledger, and all that it orders.
-    pub fn step_decode(&mut self, d: usize, event: decode::Event) {
+    pub(crate) fn step_decode(&mut self, d: usize, event: decode::Event) {
         let now = self.clock(d);
-        if !matches!(event, decode::Event::Tick | decode::Event::Engine(_) | decode::Event::PeerProgress { .. }) {
+        if !matches!(
+            event,
+            decode::Event::Tick | decode::Event::Engine(_) | decode::Event::PeerProgress { .. }
+        ) {
             tell!(self, "D{d} <- {event:?}");
         }
-        let Brain::D(ledger) = &mut self.nodes[d].brain else { return };
+        let Brain::D(ledger) = &mut self.nodes[d].brain else {
+            return;
+        };
         let effects = ledger.step(event, now);
         let (stuck, violations) = (ledger.gauges(now).stuck, ledger.violations());
         self.judge(d, stuck, violations);
@@ -46,7 +56,7 @@ impl World {
         self.after_step(d);
     }
 
-    fn judge(&mut self, node: usize, stuck: u32, violations: Vec<innkeeper_room::Violation>) {
+    pub(crate) fn judge(&mut self, node: usize, stuck: u32, violations: Vec<innkeeper_room::Violation>) {
         if stuck > 0 {
             self.wrong(format!("{} has a stuck part", self.nodes[node].name()));
         }
@@ -55,13 +65,13 @@ impl World {
         }
     }
 
-    fn after_step(&mut self, node: usize) {
+    pub(crate) fn after_step(&mut self, node: usize) {
         if self.nodes[node].up {
             self.set_alarm(node);
         }
     }
 
-    fn do_prefill(&mut self, p: usize, effect: prefill::Effect) {
+    pub(crate) fn do_prefill(&mut self, p: usize, effect: prefill::Effect) {
         tell!(self, "P{p} -> {effect:?}");
         match effect {
             prefill::Effect::Tell { room, message } => self.tell_router(p, room, message),
@@ -80,7 +90,12 @@ impl World {
             }
             prefill::Effect::Compute { room, tokens } => self.compute(p, room, tokens),
             prefill::Effect::CancelEngine { room } => self.cancel(p, room),
-            prefill::Effect::SayFail { room, epoch, reason, evidence } => match self.session_of(p, room, epoch) {
+            prefill::Effect::SayFail {
+                room,
+                epoch,
+                reason,
+                evidence,
+            } => match self.session_of(p, room, epoch) {
                 Some(id) => self.data_word(id, false, Some(DataMsg::Fail(reason, Box::new(evidence)))),
                 None => self.kill_p(p, room, epoch),
             },
@@ -96,7 +111,7 @@ impl World {
         }
     }
 
-    fn do_decode(&mut self, d: usize, effect: decode::Effect) {
+    pub(crate) fn do_decode(&mut self, d: usize, effect: decode::Effect) {
         tell!(self, "D{d} -> {effect:?}");
         match effect {
             decode::Effect::Tell { room, message } => self.tell_router(d, room, message),
@@ -107,7 +122,12 @@ impl World {
                     self.wrong(format!("I7: D{d} has no {pages} pages for {room}"));
                 }
             }
-            decode::Effect::Reply { session, room, epoch, reply } => self.reply(d, session.0, room, epoch, reply),
+            decode::Effect::Reply {
+                session,
+                room,
+                epoch,
+                reply,
+            } => self.reply(d, session.0, room, epoch, reply),
             decode::Effect::KillSession { room, epoch } => match self.session_of(d, room, epoch) {
                 Some(id) => self.data_kill(id, true),
                 None => self.d_event_soon(d, decode::Event::Quiesced { room, epoch }),
@@ -117,7 +137,12 @@ impl World {
                     self.data_word(id, true, Some(DataMsg::Committed));
                 }
             }
-            decode::Effect::SayFail { room, epoch, reason, evidence } => {
+            decode::Effect::SayFail {
+                room,
+                epoch,
+                reason,
+                evidence,
+            } => {
                 if let Some(id) = self.session_of(d, room, epoch) {
                     self.data_word(id, true, Some(DataMsg::Fail(reason, Box::new(evidence))));
                 }
@@ -134,9 +159,10 @@ impl World {
     // === rooms ===
 
     /// R opens a room here.
-    pub fn open_at(&mut self, w: usize, spec: RoomSpec, token: u64, generation: u32) {
+    pub(crate) fn open_at(&mut self, w: usize, spec: RoomSpec, token: u64, generation: u32) {
         let (room, fresh) = (spec.room, self.rng.bits());
-        if !self.nodes[w].streams.get(&room).is_some_and(|stream| stream.generation == generation) {
+        let stream = self.nodes[w].streams.get(&room);
+        if stream.is_none_or(|stream| stream.generation != generation) {
             // The stream ended before the ledger could look at it: it hears of that next.
             tell!(self, "{} opens {room}, whose stream is gone", self.nodes[w].name());
         }
@@ -157,13 +183,20 @@ impl World {
         self.nodes[w].rooms.entry(room).or_insert(wr);
         if p {
             let decode_addr = String::new();
-            self.step_prefill(w, prefill::Event::Open { spec, decode_addr, token });
+            self.step_prefill(
+                w,
+                prefill::Event::Open {
+                    spec,
+                    decode_addr,
+                    token,
+                },
+            );
         } else {
             self.step_decode(w, decode::Event::Open { spec, token: fresh });
         }
     }
 
-    fn tell_router(&mut self, w: usize, room: RoomId, message: FromWorker) {
+    pub(crate) fn tell_router(&mut self, w: usize, room: RoomId, message: FromWorker) {
         if matches!(message, FromWorker::Ended { .. }) {
             let life = self.nodes[w].life;
             let ends = self.part_ends.entry((w, life, room)).or_insert(0);
@@ -182,49 +215,68 @@ impl World {
         }
     }
 
-    fn end_stream(&mut self, w: usize, room: RoomId) {
+    pub(crate) fn end_stream(&mut self, w: usize, room: RoomId) {
         if let Some(stream) = self.nodes[w].streams.remove(&room) {
             self.ctl_send(w, stream.generation, false, CtlMsg::EndOfStream(room));
         }
     }
 
-    fn end_room_at(&mut self, w: usize, room: RoomId) {
+    pub(crate) fn end_room_at(&mut self, w: usize, room: RoomId) {
         self.end_stream(w, room);
         if let Some(wr) = self.nodes[w].rooms.get_mut(&room) {
             wr.ended = true;
         }
     }
 
-    fn exit(&mut self, w: usize, why: &str) {
+    pub(crate) fn exit(&mut self, w: usize, why: &str) {
         tell!(self, "{} exits: {why}", self.nodes[w].name());
         self.crash(w, 500);
     }
 
-    fn close_pages(&mut self, w: usize, room: RoomId) {
-        let late = self
-            .sessions
-            .values()
-            .any(|s| s.room == room && ((s.d == w && s.grant.is_some()) || (s.p == w && !s.at_p.quiesced && s.ready && !s.at_p.over)));
+    pub(crate) fn close_pages(&mut self, w: usize, room: RoomId) {
+        let life = self.nodes[w].life;
+        let late = self.sessions.values().any(|s| {
+            let writes = s.d == w && s.d_life == life && s.grant.is_some();
+            let reads = s.p == w && s.p_life == life && !s.at_p.quiesced;
+            s.room == room && (writes || reads)
+        });
         if late && self.nodes[w].up {
-            self.wrong(format!("I6: {} gives back the pages of {room} while a session may touch them", self.nodes[w].name()));
+            self.wrong(format!(
+                "I6: {} gives back the pages of {room} while a session may touch them",
+                self.nodes[w].name()
+            ));
         }
         if self.nodes[w].engine.jobs.iter().any(|job| job.room == room) {
-            self.wrong(format!("I6: {} gives back the pages of {room} under its engine", self.nodes[w].name()));
+            self.wrong(format!(
+                "I6: {} gives back the pages of {room} under its engine",
+                self.nodes[w].name()
+            ));
         }
         if !self.nodes[w].pool.close(room) {
-            self.wrong(format!("I7: {} gives back pages of {room}, which has none", self.nodes[w].name()));
+            self.wrong(format!(
+                "I7: {} gives back pages of {room}, which has none",
+                self.nodes[w].name()
+            ));
         }
     }
 
     /// Every report period: the engine, the rooms' counters, the Load.
-    pub fn worker_period(&mut self, w: usize) {
+    pub(crate) fn worker_period(&mut self, w: usize) {
         let engine = &self.nodes[w].engine;
         let (progress, in_hand) = (engine.progress, engine.in_hand.map(|since| Millis(self.now - since)));
-        let view = EngineView { progress, in_hand, alive: true };
+        let view = EngineView {
+            progress,
+            in_hand,
+            alive: true,
+        };
         if matches!(self.nodes[w].brain, Brain::P(_)) {
             self.step_prefill(w, prefill::Event::Engine(view));
-            let rooms: Vec<RoomId> =
-                self.nodes[w].rooms.iter().filter(|(_, wr)| !wr.ended).map(|(room, _)| *room).collect();
+            let rooms: Vec<RoomId> = self.nodes[w]
+                .rooms
+                .iter()
+                .filter(|(_, wr)| !wr.ended)
+                .map(|(room, _)| *room)
+                .collect();
             for room in rooms {
                 self.sample(w, room, progress);
             }
@@ -239,7 +291,11 @@ impl World {
         };
         let pages = gauges.pages;
         if pages.total() != self.shape.pages {
-            self.wrong(format!("I7: {} has {pages:?} of {}", self.nodes[w].name(), self.shape.pages));
+            self.wrong(format!(
+                "I7: {} has {pages:?} of {}",
+                self.nodes[w].name(),
+                self.shape.pages
+            ));
         }
         let n = &self.nodes[w];
         let load = Load {
@@ -267,8 +323,10 @@ impl World {
         }
     }
 
-    fn sample(&mut self, p: usize, room: RoomId, progress: u64) {
-        let Some(wr) = self.nodes[p].rooms.get(&room) else { return };
+    pub(crate) fn sample(&mut self, p: usize, room: RoomId, progress: u64) {
+        let Some(wr) = self.nodes[p].rooms.get(&room) else {
+            return;
+        };
         let (counters, current) = (wr.counters, wr.sessions.values().next_back().copied());
         let mut unacked = false;
         if let Some(id) = current {
@@ -282,11 +340,18 @@ impl World {
                 self.data_send(id, true, DataMsg::Progress(progress));
             }
         }
-        self.step_prefill(p, prefill::Event::Sample { room, counters, unacked });
+        self.step_prefill(
+            p,
+            prefill::Event::Sample {
+                room,
+                counters,
+                unacked,
+            },
+        );
     }
 
     /// R asks what this node sees of a room.
-    pub fn answer_evidence(&mut self, w: usize, room: RoomId, generation: u32, until: u64) {
+    pub(crate) fn answer_evidence(&mut self, w: usize, room: RoomId, generation: u32, until: u64) {
         let now = self.clock(w);
         let seen = match &self.nodes[w].brain {
             Brain::R(_) => None,
@@ -296,203 +361,5 @@ impl World {
         if let Some(evidence) = seen.filter(|_| self.now <= until) {
             self.ctl_send(w, generation, false, CtlMsg::Evidence(room, Box::new(evidence)));
         }
-    }
-
-    // === sessions ===
-
-    fn session_of(&self, w: usize, room: RoomId, epoch: Epoch) -> Option<u64> {
-        self.nodes[w].rooms.get(&room)?.sessions.get(&epoch).copied()
-    }
-
-    fn kill_p(&mut self, p: usize, room: RoomId, epoch: Epoch) {
-        let Some(wr) = self.nodes[p].rooms.get_mut(&room) else { return };
-        wr.fenced = wr.fenced.max(epoch);
-        let ids: Vec<u64> = wr.sessions.range(..=epoch).map(|(_, id)| *id).collect();
-        for id in ids {
-            self.data_kill(id, false);
-        }
-    }
-
-    fn d_event_soon(&mut self, d: usize, event: decode::Event) {
-        let life = self.nodes[d].life;
-        self.schedule(self.now, Act::In(d, life, In::D(event)));
-    }
-
-    fn reply(&mut self, d: usize, id: u64, room: RoomId, epoch: Epoch, reply: HelloReply) {
-        let stays = matches!(reply, HelloReply::Ready | HelloReply::Wait);
-        if !stays || !self.nodes[d].rooms.contains_key(&room) {
-            if self.sessions.get(&id).is_some_and(|s| s.d == d) {
-                self.data_word(id, true, Some(DataMsg::Reply(reply, vec![])));
-                if let Some(s) = self.sessions.get_mut(&id) {
-                    s.lobby.clear();
-                }
-            }
-            return;
-        }
-        let Some(s) = self.sessions.get_mut(&id) else { return };
-        let news = if std::mem::replace(&mut s.kept, true) { vec![] } else { std::mem::take(&mut s.lobby) };
-        let gone = s.at_d.quiesced || s.at_d.leaving || s.at_d.over;
-        if let Some(wr) = self.nodes[d].rooms.get_mut(&room)
-            && !gone
-        {
-            wr.sessions.insert(epoch, id);
-        }
-        if reply == HelloReply::Ready && !gone {
-            let pages = self.nodes[d].pool.of.get(&room).cloned();
-            let covered = self.nodes[d].rooms.get(&room).map(|wr| wr.covered.clone()).unwrap_or_default();
-            if pages.is_none() {
-                self.wrong(format!("D{d} is Ready for {room} without pages"));
-            }
-            if let Some(s) = self.sessions.get_mut(&id) {
-                s.grant = pages;
-            }
-            self.data_send(id, false, DataMsg::Reply(HelloReply::Ready, covered));
-        } else if !gone {
-            self.data_send(id, false, DataMsg::Reply(reply, vec![]));
-        }
-        let told_quiesced = news.iter().any(|event| matches!(event, decode::Event::Quiesced { .. }));
-        for event in news {
-            self.d_event_soon(d, event);
-        }
-        if gone && !told_quiesced && self.sessions.get(&id).is_some_and(|s| s.at_d.quiesced) {
-            self.d_event_soon(d, decode::Event::Quiesced { room, epoch });
-        }
-    }
-
-    // === engines ===
-
-    fn compute(&mut self, p: usize, room: RoomId, tokens: u32) {
-        let pages = tokens.div_ceil(PAGE_TOKENS).max(1);
-        if !self.nodes[p].pool.open(room, pages) {
-            return self.wrong(format!("I7: P{p} has no {pages} pages for {room}"));
-        }
-        self.nodes[p].engine.jobs.push_back(Job { room, done: 0, total: tokens, cancel: false });
-        self.engine_go(p);
-    }
-
-    fn decode(&mut self, d: usize, room: RoomId) {
-        let Some(total) = self.nodes[d].rooms.get(&room).map(|wr| wr.spec.max_tokens) else { return };
-        self.d_event_soon(d, decode::Event::Made { room, tokens: 1 });
-        if total <= 1 {
-            return self.d_event_soon(d, decode::Event::EngineFinished { room });
-        }
-        self.nodes[d].engine.jobs.push_back(Job { room, done: 1, total, cancel: false });
-        self.engine_go(d);
-    }
-
-    fn cancel(&mut self, w: usize, room: RoomId) {
-        match self.nodes[w].engine.jobs.iter_mut().find(|job| job.room == room) {
-            Some(job) => job.cancel = true,
-            None => self.engine_says(w, room, |room| (prefill::Event::EngineStopped { room }, decode::Event::EngineStopped { room })),
-        }
-    }
-
-    fn engine_says(&mut self, w: usize, room: RoomId, event: impl Fn(RoomId) -> (prefill::Event, decode::Event)) {
-        let (p, d) = event(room);
-        let what = if matches!(self.nodes[w].brain, Brain::P(_)) { In::P(p) } else { In::D(d) };
-        let life = self.nodes[w].life;
-        self.schedule(self.now, Act::In(w, life, what));
-    }
-
-    /// Takes the next chunk or step in hand.
-    pub fn engine_go(&mut self, w: usize) {
-        let took = self.rng.between(20, 60) * self.nodes[w].slow;
-        let now = self.now;
-        let n = &mut self.nodes[w];
-        if n.engine.in_hand.is_some() || n.engine.jobs.is_empty() {
-            return;
-        }
-        n.engine.in_hand = Some(now);
-        n.engine.step += 1;
-        let (step, life) = (n.engine.step, n.life);
-        self.schedule(now + took, Act::In(w, life, In::EngineStep(step)));
-    }
-
-    /// The chunk or step in hand is finished.
-    pub fn engine_step(&mut self, w: usize, step: u64) {
-        let engine = &mut self.nodes[w].engine;
-        if engine.step != step || engine.in_hand.is_none() {
-            return;
-        }
-        if engine.wedged {
-            engine.finished_behind = true;
-            return;
-        }
-        engine.in_hand = None;
-        engine.progress += 1;
-        let fails = std::mem::take(&mut engine.fail_next);
-        let (cancelled, jobs): (Vec<Job>, Vec<Job>) =
-            std::mem::take(&mut engine.jobs).into_iter().partition(|job| job.cancel);
-        engine.jobs = jobs.into();
-        for job in cancelled {
-            self.engine_says(w, job.room, |room| {
-                (prefill::Event::EngineStopped { room }, decode::Event::EngineStopped { room })
-            });
-        }
-        if fails && let Some(job) = self.nodes[w].engine.jobs.pop_front() {
-            self.engine_says(w, job.room, |room| {
-                (prefill::Event::EngineFailed { room }, decode::Event::EngineFailed { room })
-            });
-        }
-        if matches!(self.nodes[w].brain, Brain::P(_)) { self.chunk(w) } else { self.tokens(w) }
-        self.engine_go(w);
-    }
-
-    fn chunk(&mut self, p: usize) {
-        const CHUNK: u32 = 8;
-        let Some(mut job) = self.nodes[p].engine.jobs.pop_front() else { return };
-        let room = job.room;
-        job.done = (job.done + CHUNK).min(job.total);
-        let finished = job.done == job.total;
-        let sealed = if finished { job.total.div_ceil(PAGE_TOKENS).max(1) } else { job.done / PAGE_TOKENS };
-        let pages = self.nodes[p].pool.of.get(&room).cloned().unwrap_or_default();
-        if pages.len() < sealed as usize {
-            return self.wrong(format!("I6: P{p} computes {room} without its pages"));
-        }
-        for page in pages.iter().take(sealed as usize) {
-            self.nodes[p].pool.tag[*page] = room.get();
-        }
-        let right = !(finished && std::mem::take(&mut self.nodes[p].engine.corrupt_next));
-        let current = self.nodes[p].rooms.get_mut(&room).and_then(|wr| {
-            wr.sealed = sealed;
-            wr.counters.raise(Counters {
-                tokens_computed: job.done,
-                bytes_sealed: u64::from(sealed) * PAGE_BYTES,
-                ..Counters::default()
-            });
-            if finished {
-                wr.manifest = Some(right);
-            }
-            wr.sessions.values().next_back().copied()
-        });
-        if finished {
-            let bytes = u64::from(sealed) * PAGE_BYTES;
-            self.engine_says(p, room, |room| (prefill::Event::Sealed { room, bytes }, decode::Event::Tick));
-        } else {
-            self.nodes[p].engine.jobs.push_back(job);
-        }
-        if let Some(id) = current {
-            self.pump(id);
-        }
-    }
-
-    fn tokens(&mut self, d: usize) {
-        let mut jobs = std::mem::take(&mut self.nodes[d].engine.jobs);
-        for job in &mut jobs {
-            job.done += 1;
-            let (room, tokens) = (job.room, job.done);
-            let owned = self.nodes[d].pool.of.get(&room).is_some_and(|pages| {
-                pages.iter().all(|page| self.nodes[d].pool.owner[*page] == Some(room))
-            });
-            if !owned {
-                self.wrong(format!("I6: D{d}'s engine reads pages that are not {room}'s"));
-            }
-            self.engine_says(d, room, |room| (prefill::Event::Tick, decode::Event::Made { room, tokens }));
-            if job.done >= job.total {
-                self.engine_says(d, room, |room| (prefill::Event::Tick, decode::Event::EngineFinished { room }));
-            }
-        }
-        jobs.retain(|job| job.done < job.total);
-        self.nodes[d].engine.jobs = jobs;
     }
 }

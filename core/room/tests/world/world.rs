@@ -2,9 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use innkeeper_room::ledger::router::{Arrival, Outcome, RoomEnd};
+use innkeeper_room::ledger::router::{Outcome, RoomEnd};
 use innkeeper_room::ledger::{decode, prefill, router};
-use innkeeper_room::{Incarnation, Millis, Moment, RequestKey, Role, RoomId, Settings, Verdict};
+use innkeeper_room::{Millis, Moment, RequestKey, Role, RoomId, Settings};
 
 use crate::control::{Ctl, CtlMsg, RouterSide};
 use crate::data::{DataMsg, Session};
@@ -14,16 +14,16 @@ use crate::rng::Rng;
 use crate::store::{Store, StoreAct};
 
 /// Tokens in a page.
-pub const PAGE_TOKENS: u32 = 4;
+pub(crate) const PAGE_TOKENS: u32 = 4;
 /// Bytes of a slab; a page is one slab here.
-pub const PAGE_BYTES: u64 = 100;
+pub(crate) const PAGE_BYTES: u64 = 100;
 
 /// Adds a line to the story, if somebody reads it.
 macro_rules! tell {
     ($world:expr, $($text:tt)*) => {
         if $world.loud {
-            let line = format!("{:>7} ms  {}", $world.now, format!($($text)*));
-            $world.story.push(line);
+            $world.lines += 1;
+            println!("{:>5}. {:>6} ms  {}", $world.lines, $world.now, format!($($text)*));
         }
     };
 }
@@ -31,93 +31,132 @@ pub(crate) use tell;
 
 /// What happens at some time.
 #[derive(Clone, Debug)]
-pub enum Act {
+pub(crate) enum Act {
     In(usize, u32, In),
-    Ctl { w: usize, generation: u32, to_w: bool, msg: CtlMsg },
-    CtlBreak { w: usize, generation: u32, at_r: bool },
+    Ctl {
+        w: usize,
+        generation: u32,
+        to_w: bool,
+        msg: CtlMsg,
+    },
+    CtlBreak {
+        w: usize,
+        generation: u32,
+        at_r: bool,
+    },
     CtlRetry(usize),
-    PingDue { w: usize, generation: u32, at_r: bool, since: u64 },
-    Data { session: u64, to_d: bool, msg: DataMsg },
-    DataTimeout { session: u64, since: u64 },
+    PingDue {
+        w: usize,
+        generation: u32,
+        at_r: bool,
+        since: u64,
+    },
+    Data {
+        session: u64,
+        to_d: bool,
+        msg: DataMsg,
+    },
+    DataTimeout {
+        session: u64,
+        since: u64,
+    },
     Store(StoreAct),
     Client(ClientAct),
     Fault(Fault),
     FaultOver(Fault),
     Restart(usize),
-    StreamGrace { room: RoomId, side: router::Side, generation: u32 },
+    Exit(usize, u32),
+    MustBeOver {
+        w: usize,
+        life: u32,
+        room: RoomId,
+    },
+    StreamGrace {
+        room: RoomId,
+        side: router::Side,
+        generation: u32,
+    },
 }
 
 /// What a client does.
 #[derive(Clone, Debug)]
-pub enum ClientAct {
+pub(crate) enum ClientAct {
     Arrive(RequestKey),
     Abort(RequestKey),
     Gone(RequestKey),
+    Stalls(RequestKey),
 }
 
 /// A client with its one request.
 #[derive(Clone, Debug)]
-pub struct Client {
-    pub prompt: u32,
-    pub max_tokens: u32,
-    pub arrives: u64,
-    pub arrived: bool,
-    pub tokens: u32,
-    pub answer: Option<(Outcome, u64)>,
+pub(crate) struct Client {
+    pub(crate) prompt: u32,
+    pub(crate) max_tokens: u32,
+    pub(crate) arrives: u64,
+    pub(crate) arrived: bool,
+    pub(crate) tokens: u32,
+    /// A stop string ends it after so many tokens.
+    pub(crate) stops_after: Option<u32>,
+    pub(crate) answer: Option<(Outcome, u64)>,
     /// It aborted or left: an abort is a right answer.
-    pub gave_up: Option<u64>,
+    pub(crate) gave_up: Option<u64>,
     /// Its router died under it.
-    pub cut_off: bool,
-    pub attempts: u8,
+    pub(crate) cut_off: bool,
+    pub(crate) failed_rooms: u32,
 }
 
 /// How a world is made.
 #[derive(Clone, Debug)]
-pub struct Shape {
-    pub prefills: usize,
-    pub decodes: usize,
-    pub pages: u32,
-    pub permits: u32,
-    pub requests: u32,
-    pub large: bool,
+pub(crate) struct Shape {
+    pub(crate) prefills: usize,
+    pub(crate) decodes: usize,
+    pub(crate) pages: u32,
+    pub(crate) permits: u32,
+    pub(crate) requests: u32,
 }
 
 /// The world.
-pub struct World {
-    pub now: u64,
+pub(crate) struct World {
+    pub(crate) now: u64,
     next: u64,
     queue: BTreeMap<(u64, u64), Act>,
-    pub rng: Rng,
-    pub settings: Settings,
-    pub shape: Shape,
-    pub nodes: Vec<Node>,
-    pub ctl: BTreeMap<usize, Ctl>,
-    pub router: RouterSide,
-    pub links: BTreeMap<(usize, usize), Option<u64>>,
-    pub sessions: BTreeMap<u64, Session>,
-    pub next_session: u64,
-    pub store: Store,
-    pub clients: BTreeMap<RequestKey, Client>,
-    pub ends: BTreeMap<RoomId, RoomEnd>,
-    pub part_ends: BTreeMap<(usize, u32, RoomId), u32>,
-    pub loud: bool,
-    pub story: Vec<String>,
-    pub errors: Vec<String>,
-    pub touched_nodes: BTreeSet<usize>,
-    pub touched_links: BTreeSet<(usize, usize)>,
-    pub router_paused: u64,
-    pub pauses: u32,
-    pub steps: u64,
-    /// Requests that were answered with `Done` after this are wanted.
-    pub faults: Vec<Fault>,
+    pub(crate) rng: Rng,
+    pub(crate) settings: Settings,
+    pub(crate) shape: Shape,
+    pub(crate) nodes: Vec<Node>,
+    pub(crate) ctl: BTreeMap<usize, Ctl>,
+    pub(crate) router: RouterSide,
+    pub(crate) links: BTreeMap<(usize, usize), Option<u64>>,
+    pub(crate) sessions: BTreeMap<u64, Session>,
+    pub(crate) next_session: u64,
+    pub(crate) store: Store,
+    pub(crate) clients: BTreeMap<RequestKey, Client>,
+    pub(crate) ends: BTreeMap<RoomId, RoomEnd>,
+    pub(crate) part_ends: BTreeMap<(usize, u32, RoomId), u32>,
+    pub(crate) loud: bool,
+    pub(crate) lines: u64,
+    pub(crate) errors: Vec<String>,
+    pub(crate) touched_nodes: BTreeSet<usize>,
+    pub(crate) touched_links: BTreeSet<(usize, usize)>,
+    pub(crate) router_paused: u64,
+    /// When R last went on after a stop.
+    pub(crate) router_runs_since: u64,
+    /// When R last heard of a room.
+    pub(crate) heard: BTreeMap<RoomId, u64>,
+    pub(crate) pauses: u32,
+    pub(crate) steps: u64,
+    /// Neither pings nor kernels find out that nothing is heard.
+    pub(crate) deaf: bool,
+    /// What the adversary does in this run.
+    pub(crate) faults: Vec<Fault>,
 }
 
 impl World {
     /// A world at rest.
-    pub fn new(seed: u64, shape: Shape, loud: bool) -> Self {
+    pub(crate) fn new(seed: u64, shape: Shape, loud: bool) -> Self {
         let mut settings = Settings::from_ttl(Millis(2000));
-        settings.queue_timeout = Millis(8000);
-        settings.request_timeout = Millis(40_000);
+        settings.queue_timeout = Millis(20_000);
+        settings.request_timeout = Millis(60_000);
         settings.permits = shape.permits;
         settings.hello_window = 3;
         settings.prefill_concurrency = 2;
@@ -141,13 +180,16 @@ impl World {
             ends: BTreeMap::new(),
             part_ends: BTreeMap::new(),
             loud,
-            story: vec![],
+            lines: 0,
             errors: vec![],
             touched_nodes: BTreeSet::new(),
             touched_links: BTreeSet::new(),
             router_paused: 0,
+            router_runs_since: 0,
+            heard: BTreeMap::new(),
             pauses: 0,
             steps: 0,
+            deaf: false,
             faults: vec![],
             shape: shape.clone(),
         };
@@ -171,7 +213,7 @@ impl World {
         world
     }
 
-    fn fresh_node(&mut self, index: usize, role: Role, life: u32) -> Node {
+    pub(crate) fn fresh_node(&mut self, index: usize, role: Role, life: u32) -> Node {
         let incarnation = incarnation(index, life);
         let now = self.clock(index);
         let settings = self.settings.clone();
@@ -185,7 +227,14 @@ impl World {
         let brain = match role {
             Role::Router => {
                 let seed = [self.rng.bits(), self.rng.bits()];
-                Brain::R(Box::new(router::Ledger::new(router::Config { settings, incarnation, seed }, now)))
+                Brain::R(Box::new(router::Ledger::new(
+                    router::Config {
+                        settings,
+                        incarnation,
+                        seed,
+                    },
+                    now,
+                )))
             }
             Role::Prefill => Brain::P(Box::new(prefill::Ledger::new(config(), now))),
             Role::Decode => Brain::D(Box::new(decode::Ledger::new(config(), now))),
@@ -203,6 +252,7 @@ impl World {
             brain,
             alarm: None,
             serving: true,
+            draining: false,
             engine: Engine::default(),
             pool: Pool::new(self.shape.pages),
             rooms: BTreeMap::new(),
@@ -213,12 +263,12 @@ impl World {
     }
 
     /// A node's own clock: no two are alike.
-    pub fn clock(&self, index: usize) -> Moment {
+    pub(crate) fn clock(&self, index: usize) -> Moment {
         Moment(self.now + 1_000_000 * (index as u64 + 1))
     }
 
     /// Starts a node's clockwork.
-    fn boot(&mut self, index: usize) {
+    pub(crate) fn boot(&mut self, index: usize) {
         let life = self.nodes[index].life;
         let first = self.now + self.rng.between(1, self.settings.report_period.0);
         self.schedule(first, Act::In(index, life, In::Period));
@@ -228,7 +278,7 @@ impl World {
     }
 
     /// A process at the same address, another life.
-    pub fn restart(&mut self, index: usize) {
+    pub(crate) fn restart(&mut self, index: usize) {
         if self.nodes[index].up {
             return;
         }
@@ -238,18 +288,23 @@ impl World {
         if index == 0 {
             self.router = RouterSide::default();
         }
-        tell!(self, "{} starts again as {}", self.nodes[index].name(), self.nodes[index].incarnation);
+        tell!(
+            self,
+            "{} starts again as {}",
+            self.nodes[index].name(),
+            self.nodes[index].incarnation
+        );
         self.boot(index);
     }
 
     /// Puts something into the queue.
-    pub fn schedule(&mut self, at: u64, act: Act) {
+    pub(crate) fn schedule(&mut self, at: u64, act: Act) {
         self.next += 1;
         self.queue.insert((at.max(self.now), self.next), act);
     }
 
     /// Something is wrong: the run fails.
-    pub fn wrong(&mut self, what: String) {
+    pub(crate) fn wrong(&mut self, what: String) {
         tell!(self, "WRONG: {what}");
         if self.errors.len() < 20 {
             self.errors.push(format!("at {} ms: {what}", self.now));
@@ -257,12 +312,14 @@ impl World {
     }
 
     /// Runs until `end`.
-    pub fn run_until(&mut self, end: u64) {
+    pub(crate) fn run_until(&mut self, end: u64) {
         while let Some(((at, _), _)) = self.queue.first_key_value() {
             if *at > end || !self.errors.is_empty() {
                 break;
             }
-            let Some(((at, _), act)) = self.queue.pop_first() else { break };
+            let Some(((at, _), act)) = self.queue.pop_first() else {
+                break;
+            };
             self.now = at;
             self.steps += 1;
             if self.steps > 2_000_000 {
@@ -273,13 +330,23 @@ impl World {
         self.now = self.now.max(end);
     }
 
-    fn act(&mut self, act: Act) {
+    pub(crate) fn act(&mut self, act: Act) {
         match act {
             Act::In(node, life, what) => self.input(node, life, what),
-            Act::Ctl { w, generation, to_w, msg } => self.ctl_arrives(w, generation, to_w, msg),
+            Act::Ctl {
+                w,
+                generation,
+                to_w,
+                msg,
+            } => self.ctl_arrives(w, generation, to_w, msg),
             Act::CtlBreak { w, generation, at_r } => self.ctl_breaks(w, generation, at_r),
             Act::CtlRetry(w) => self.ctl_retry(w),
-            Act::PingDue { w, generation, at_r, since } => self.ping_due(w, generation, at_r, since),
+            Act::PingDue {
+                w,
+                generation,
+                at_r,
+                since,
+            } => self.ping_due(w, generation, at_r, since),
             Act::Data { session, to_d, msg } => self.data_arrives(session, to_d, msg),
             Act::DataTimeout { session, since } => self.data_timeout(session, since),
             Act::Store(act) => self.store_act(act),
@@ -287,12 +354,18 @@ impl World {
             Act::Fault(fault) => self.begin_fault(fault),
             Act::FaultOver(fault) => self.end_fault(fault),
             Act::Restart(node) => self.restart(node),
+            Act::MustBeOver { w, life, room } => self.must_be_over(w, life, room),
+            Act::Exit(node, life) => {
+                if self.nodes[node].life == life {
+                    self.crash(node, 200);
+                }
+            }
             Act::StreamGrace { room, side, generation } => self.stream_grace(room, side, generation),
         }
     }
 
     /// Something reaches a node: its process may be stopped, gone, or its ledger may hang.
-    pub fn input(&mut self, node: usize, life: u32, what: In) {
+    pub(crate) fn input(&mut self, node: usize, life: u32, what: In) {
         let n = &mut self.nodes[node];
         if !n.up || n.life != life {
             return;
@@ -307,27 +380,27 @@ impl World {
     }
 
     /// The same from within the node.
-    pub fn input_now(&mut self, node: usize, what: In) {
+    pub(crate) fn input_now(&mut self, node: usize, what: In) {
         let life = self.nodes[node].life;
         self.input(node, life, what);
     }
 
     /// An event for a prefill worker's ledger.
-    pub fn p_event(&mut self, p: usize, event: prefill::Event) {
+    pub(crate) fn p_event(&mut self, p: usize, event: prefill::Event) {
         self.input_now(p, In::P(event));
     }
 
     /// An event for a decode worker's ledger.
-    pub fn d_event(&mut self, d: usize, event: decode::Event) {
+    pub(crate) fn d_event(&mut self, d: usize, event: decode::Event) {
         self.input_now(d, In::D(event));
     }
 
     /// An event for the router's ledger.
-    pub fn r_event(&mut self, event: router::Event) {
+    pub(crate) fn r_event(&mut self, event: router::Event) {
         self.input_now(0, In::R(event));
     }
 
-    fn handle(&mut self, node: usize, what: In) {
+    pub(crate) fn handle(&mut self, node: usize, what: In) {
         match what {
             In::Period => self.period(node),
             In::Due(at) => {
@@ -339,8 +412,16 @@ impl World {
             In::R(event) => self.step_router(event),
             In::P(event) => self.step_prefill(node, event),
             In::D(event) => self.step_decode(node, event),
-            In::Open { spec, token, generation } => self.open_at(node, *spec, token, generation),
-            In::Evidence { room, generation, until } => self.answer_evidence(node, room, generation, until),
+            In::Open {
+                spec,
+                token,
+                generation,
+            } => self.open_at(node, *spec, token, generation),
+            In::Evidence {
+                room,
+                generation,
+                until,
+            } => self.answer_evidence(node, room, generation, until),
             In::EngineStep(step) => self.engine_step(node, step),
             In::Dial { room, epoch } => self.dial(node, room, epoch),
             In::Data { session, msg } => self.data_in(node, session, msg),
@@ -350,7 +431,7 @@ impl World {
     }
 
     /// Only time has passed.
-    pub fn tick(&mut self, node: usize) {
+    pub(crate) fn tick(&mut self, node: usize) {
         match self.nodes[node].brain {
             Brain::R(_) => self.step_router(router::Event::Tick),
             Brain::P(_) => self.step_prefill(node, prefill::Event::Tick),
@@ -358,7 +439,7 @@ impl World {
         }
     }
 
-    fn period(&mut self, node: usize) {
+    pub(crate) fn period(&mut self, node: usize) {
         let life = self.nodes[node].life;
         if node == 0 {
             self.tick(0);
@@ -370,7 +451,7 @@ impl World {
     }
 
     /// Sets the alarm as the ledger wants it.
-    pub fn set_alarm(&mut self, node: usize) {
+    pub(crate) fn set_alarm(&mut self, node: usize) {
         let offset = self.clock(node).0 - self.now;
         let due = match &self.nodes[node].brain {
             Brain::R(ledger) => ledger.next_deadline(),
@@ -385,103 +466,5 @@ impl World {
                 self.schedule(at, Act::In(node, life, In::Due(at)));
             }
         }
-    }
-
-    // === clients ===
-
-    /// A new client whose request arrives at `arrives`.
-    pub fn new_client(&mut self, prompt: u32, max_tokens: u32, arrives: u64) -> RequestKey {
-        let key = RequestKey(self.clients.len() as u64 + 1);
-        let client = Client {
-            prompt,
-            max_tokens,
-            arrives,
-            arrived: false,
-            tokens: 0,
-            answer: None,
-            gave_up: None,
-            cut_off: false,
-            attempts: 0,
-        };
-        self.clients.insert(key, client);
-        self.schedule(arrives, Act::Client(ClientAct::Arrive(key)));
-        key
-    }
-
-    fn client(&mut self, act: ClientAct) {
-        if !self.nodes[0].up {
-            // Nobody listens: the client's connection is refused, and it is none of ours.
-            let (ClientAct::Arrive(key) | ClientAct::Abort(key) | ClientAct::Gone(key)) = act;
-            if let (Some(client), ClientAct::Arrive(_)) = (self.clients.get_mut(&key), &act) {
-                client.cut_off = true;
-            }
-            return;
-        }
-        let now = self.now;
-        match act {
-            ClientAct::Arrive(key) => {
-                let Some(client) = self.clients.get_mut(&key) else { return };
-                client.arrived = true;
-                client.arrives = now;
-                let arrival = Arrival {
-                    request: key,
-                    rid: format!("r{}", key.0),
-                    client: "c".into(),
-                    model: None,
-                    prompt_tokens: client.prompt,
-                    max_tokens: client.max_tokens,
-                };
-                tell!(self, "request {} arrives: {} + {} tokens", key.0, arrival.prompt_tokens, arrival.max_tokens);
-                self.r_event(router::Event::Arrive(arrival));
-            }
-            ClientAct::Abort(key) => {
-                if let Some(client) = self.clients.get_mut(&key) {
-                    client.gave_up = Some(now);
-                }
-                tell!(self, "abort of request {}", key.0);
-                let rid = format!("r{}", key.0);
-                self.r_event(router::Event::Abort { rid, client: "c".into(), ticket: key.0 });
-            }
-            ClientAct::Gone(key) => {
-                let Some(client) = self.clients.get_mut(&key).filter(|client| client.arrived) else { return };
-                client.gave_up = Some(now);
-                tell!(self, "the client of request {} leaves", key.0);
-                self.r_event(router::Event::ClientGone { request: key });
-            }
-        }
-    }
-
-    /// The answer of a request.
-    pub fn answered(&mut self, key: RequestKey, outcome: Outcome) {
-        let now = self.now;
-        tell!(self, "request {} is answered: {outcome:?}", key.0);
-        let Some(client) = self.clients.get_mut(&key) else {
-            return self.wrong(format!("an answer for nobody: {}", key.0));
-        };
-        if client.answer.is_some() {
-            return self.wrong(format!("request {} is answered twice", key.0));
-        }
-        client.answer = Some((outcome, now));
-        if outcome == Outcome::Done && client.tokens != client.max_tokens {
-            let (got, wanted) = (client.tokens, client.max_tokens);
-            self.wrong(format!("request {} is Done with {got} of {wanted} tokens", key.0));
-        }
-    }
-
-    /// A room's verdict with its blame.
-    pub fn room_ended(&mut self, end: &RoomEnd) {
-        tell!(self, "room {} ended: {} blame {:?}", end.room, end.verdict, end.blame);
-        if self.ends.insert(end.room, *end).is_some() {
-            self.wrong(format!("I1: room {} has two verdicts", end.room));
-        }
-        if matches!(end.verdict, Verdict::Failed(_)) && let Some(client) = self.clients.get_mut(&end.request) {
-            client.attempts = client.attempts.max(end.attempt.0);
-        }
-    }
-
-    /// The node of an incarnation, if that life is the present one.
-    pub fn living(&self, incarnation: Incarnation) -> Option<usize> {
-        let index = crate::node::index_of(incarnation);
-        self.nodes.get(index).filter(|n| n.up && n.incarnation == incarnation).map(|n| n.index)
     }
 }

@@ -13,7 +13,10 @@ const LOOK_AGAIN: Duration = Duration::from_millis(50);
 
 /// A client with this deadline for each whole request; `None`: the server's own deadlines rule.
 pub(crate) fn client(deadline: Option<Duration>) -> anyhow::Result<reqwest::Client> {
-    let builder = reqwest::Client::builder().connect_timeout(NODE_DEADLINE).tcp_nodelay(true).no_proxy();
+    let builder = reqwest::Client::builder()
+        .connect_timeout(NODE_DEADLINE)
+        .tcp_nodelay(true)
+        .no_proxy();
     let builder = match deadline {
         Some(deadline) => builder.timeout(deadline),
         None => builder,
@@ -24,22 +27,40 @@ pub(crate) fn client(deadline: Option<Duration>) -> anyhow::Result<reqwest::Clie
 /// `http://` is assumed where no scheme is given.
 pub(crate) fn base(addr: &str) -> String {
     let addr = addr.trim_end_matches('/');
-    if addr.contains("://") { addr.to_owned() } else { format!("http://{addr}") }
+    if addr.contains("://") {
+        addr.to_owned()
+    } else {
+        format!("http://{addr}")
+    }
 }
 
 /// Gets JSON.
 pub(crate) async fn get<T: DeserializeOwned>(client: &reqwest::Client, addr: &str, path: &str) -> anyhow::Result<T> {
     let url = format!("{}{path}", base(addr));
-    let response = client.get(&url).send().await.with_context(|| format!("no answer from {url}"))?;
+    let response = client
+        .get(&url)
+        .send()
+        .await
+        .with_context(|| format!("no answer from {url}"))?;
     let status = response.status();
-    anyhow::ensure!(status.is_success(), "{url} answered {status}: {}", response.text().await.unwrap_or_default());
-    response.json().await.with_context(|| format!("{url} answered something else than was expected"))
+    anyhow::ensure!(
+        status.is_success(),
+        "{url} answered {status}: {}",
+        response.text().await.unwrap_or_default()
+    );
+    response
+        .json()
+        .await
+        .with_context(|| format!("{url} answered something else than was expected"))
 }
 
 /// The nodes of a cluster, as its router lists them.
 pub(crate) async fn nodes(client: &reqwest::Client, router: &str) -> anyhow::Result<Vec<Value>> {
     get(client, router, "/innkeeper/v1/nodes").await.with_context(|| {
-        format!("is a router running at {}? Name it with --router or INNKEEPER_ROUTER", base(router))
+        format!(
+            "is a router running at {}? Name it with --router or INNKEEPER_ROUTER",
+            base(router)
+        )
     })
 }
 
@@ -51,17 +72,25 @@ pub(crate) async fn wait_ready(addr: &str, prefill: u32, decode: u32, within: Du
             if let Ok(nodes) = nodes(&client, addr).await
                 && serving(&nodes, "prefill") >= prefill as usize
                 && serving(&nodes, "decode") >= decode as usize
+                // What load balancers ask; it may lag behind by a report period.
+                && get::<Value>(&client, addr, "/ready").await.is_ok()
             {
                 return;
             }
             tokio::time::sleep(LOOK_AGAIN).await;
         }
     };
-    tokio::time::timeout(within, wait)
-        .await
-        .with_context(|| format!("the cluster was not ready within {} s; see the logs above", within.as_secs()))
+    tokio::time::timeout(within, wait).await.with_context(|| {
+        format!(
+            "the cluster was not ready within {} s; see the logs above",
+            within.as_secs()
+        )
+    })
 }
 
 fn serving(nodes: &[Value], role: &str) -> usize {
-    nodes.iter().filter(|node| node["role"] == role && node["state"] == "serving").count()
+    nodes
+        .iter()
+        .filter(|node| node["role"] == role && node["state"] == "serving")
+        .count()
 }

@@ -16,7 +16,10 @@ pub(crate) struct RouterArgs {
 
 /// Runs a client command on this thread.
 pub(crate) fn run(command: impl Future<Output = anyhow::Result<()>>) -> anyhow::Result<()> {
-    tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(command)
+    tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?
+        .block_on(command)
 }
 
 /// Prints a table: columns as wide as their widest cell.
@@ -28,7 +31,11 @@ pub(crate) fn print_table(head: &[&str], rows: &[Vec<String>]) {
         }
     }
     let line = |cells: Vec<&str>| {
-        let padded: Vec<_> = cells.iter().zip(&widths).map(|(cell, width)| format!("{cell:width$}")).collect();
+        let padded: Vec<_> = cells
+            .iter()
+            .zip(&widths)
+            .map(|(cell, width)| format!("{cell:width$}"))
+            .collect();
         println!("{}", padded.join("  ").trim_end());
     };
     line(head.to_vec());

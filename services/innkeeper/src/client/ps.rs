@@ -19,10 +19,26 @@ pub(crate) async fn run(args: &Args) -> anyhow::Result<()> {
         println!("{}", serde_json::to_string_pretty(&nodes)?);
         return Ok(());
     }
-    let columns = ["role", "name", "pid", "incarnation", "state", "rooms", "free_pages", "http", "control", "data"];
+    let columns = [
+        "role",
+        "name",
+        "pid",
+        "incarnation",
+        "state",
+        "rooms",
+        "free_pages",
+        "http",
+        "control",
+        "data",
+    ];
     let rows: Vec<_> = nodes
         .iter()
-        .map(|node| columns.iter().map(|column| super::rooms::cell(&node[*column])).collect())
+        .map(|node| {
+            columns
+                .iter()
+                .map(|column| super::rooms::cell(&node[*column]))
+                .collect()
+        })
         .collect();
     print_table(&columns, &rows);
     Ok(())

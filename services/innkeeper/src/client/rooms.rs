@@ -56,10 +56,25 @@ async fn ls(args: &Ls) -> anyhow::Result<()> {
         println!("{}", serde_json::to_string_pretty(&rows)?);
         return Ok(());
     }
-    let columns =
-        ["room", "request", "attempt", "phase", "epoch", "age_ms", "phase_age_ms", "deadline_ms", "prefill", "decode", "owner", "owes", "leased"];
-    let table: Vec<_> =
-        rows.iter().map(|row| columns.iter().map(|column| cell(&row[*column])).collect()).collect();
+    let columns = [
+        "room",
+        "request",
+        "attempt",
+        "phase",
+        "epoch",
+        "age_ms",
+        "phase_age_ms",
+        "deadline_ms",
+        "prefill",
+        "decode",
+        "owner",
+        "owes",
+        "leased",
+    ];
+    let table: Vec<_> = rows
+        .iter()
+        .map(|row| columns.iter().map(|column| cell(&row[*column])).collect())
+        .collect();
     print_table(&columns, &table);
     Ok(())
 }
@@ -69,10 +84,18 @@ async fn show(args: &Show) -> anyhow::Result<()> {
     let seen = look(&args.router.router).await?;
     let parts: Vec<_> = seen
         .iter()
-        .flat_map(|seen| seen.rooms.iter().filter(|room| room["room"] == id.as_str()).map(|room| (&seen.node, room)))
+        .flat_map(|seen| {
+            seen.rooms
+                .iter()
+                .filter(|room| room["room"] == id.as_str())
+                .map(|room| (&seen.node, room))
+        })
         .map(|(node, room)| json!({ "role": node["role"], "node": node["name"], "part": room }))
         .collect();
-    anyhow::ensure!(!parts.is_empty(), "no node has a live room {id}: it never existed, or it has ended");
+    anyhow::ensure!(
+        !parts.is_empty(),
+        "no node has a live room {id}: it never existed, or it has ended"
+    );
     if args.json {
         println!("{}", serde_json::to_string_pretty(&parts)?);
         return Ok(());
@@ -99,13 +122,21 @@ async fn look(router: &str) -> anyhow::Result<Vec<Seen>> {
             match get::<Vec<Value>>(&client, &addr, "/innkeeper/v1/rooms").await {
                 Ok(rooms) => Some(Seen { node, rooms }),
                 Err(error) => {
-                    eprintln!("{} {} does not answer: {error:#}", cell(&node["role"]), cell(&node["name"]));
+                    eprintln!(
+                        "{} {} does not answer: {error:#}",
+                        cell(&node["role"]),
+                        cell(&node["name"])
+                    );
                     None
                 }
             }
         }
     });
-    Ok(futures::future::join_all(questions).await.into_iter().flatten().collect())
+    Ok(futures::future::join_all(questions)
+        .await
+        .into_iter()
+        .flatten()
+        .collect())
 }
 
 /// One row per room: the owner's if it answered, else a worker's.
@@ -117,7 +148,10 @@ fn merged(seen: &[Seen]) -> Vec<Value> {
         rows.insert(cell(&room["room"]), room.clone());
     }
     // A part that its owner does not list any more is over there, and on its way out here.
-    let orphans = workers.iter().flat_map(|seen| &seen.rooms).filter(|room| !answered.contains(&&room["owner"]));
+    let orphans = workers
+        .iter()
+        .flat_map(|seen| &seen.rooms)
+        .filter(|room| !answered.contains(&&room["owner"]));
     for room in orphans {
         rows.entry(cell(&room["room"])).or_insert_with(|| room.clone());
     }
@@ -150,7 +184,15 @@ mod tests {
     #[test]
     fn a_room_is_shown_from_its_owner_and_an_orphan_from_its_worker() {
         let rows = merged(&[
-            seen("decode", "d", &[("1", "r", "transferring"), ("2", "gone", "decoding"), ("3", "r", "queued")]),
+            seen(
+                "decode",
+                "d",
+                &[
+                    ("1", "r", "transferring"),
+                    ("2", "gone", "decoding"),
+                    ("3", "r", "queued"),
+                ],
+            ),
             seen("router", "r", &[("1", "r", "waiting_for_input")]),
         ]);
         assert_eq!(rows.len(), 2);

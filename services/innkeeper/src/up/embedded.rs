@@ -35,7 +35,11 @@ async fn live(plan: Plan, model: Arc<Model>) -> anyhow::Result<()> {
     let store: Arc<dyn Store> = Arc::new(MemoryStore::new(MemoryConfig::default()));
     let mut running = vec![];
     for config in &plan.nodes {
-        running.push(start(config.clone(), &model, &store).await.with_context(|| config.name.clone())?);
+        running.push(
+            start(config.clone(), &model, &store)
+                .await
+                .with_context(|| config.name.clone())?,
+        );
     }
     let addr = running.last().map(|router| router.me.http.clone()).unwrap_or_default();
     let ready = async {
@@ -90,49 +94,26 @@ impl BenchCluster {
     }
 }
 
-/// A small cluster in this process, for measuring.
-pub(crate) struct BenchCluster {
-    /// The router's address.
-    pub(crate) addr: String,
-    running: Vec<Running>,
-}
-
-/// Starts one prefill worker, one decode worker and a router.
-///
-/// # Errors
-/// A node could not be started, or the cluster did not become ready.
-pub(crate) async fn bench_cluster(
-    model: &Arc<Model>,
-    settings: &Settings,
-    engine: &EngineConfig,
-) -> anyhow::Result<BenchCluster> {
-    let plan = Plan::smallest(settings.clone(), engine.clone())?;
-    let store: Arc<dyn Store> = Arc::new(MemoryStore::new(MemoryConfig::default()));
-    let mut running = vec![];
-    for config in plan.nodes {
-        running.push(start(config, model, &store).await?);
-    }
-    let addr = running.last().map(|router| router.me.http.clone()).unwrap_or_default();
-    http::wait_ready(&addr, plan.prefill, plan.decode, READY_WITHIN).await?;
-    Ok(BenchCluster { addr, running })
-}
-
-impl BenchCluster {
-    /// Ends it.
-    pub(crate) async fn end(self) {
-        drain_all(self.running, std::time::Duration::from_secs(5)).await;
-    }
-}
-
 async fn start(config: NodeConfig, model: &Arc<Model>, store: &Arc<dyn Store>) -> anyhow::Result<Running> {
     let role = config.role;
-    let ground = Ground { config, incarnation: random::incarnation()?, store: Arc::clone(store) };
+    let ground = Ground {
+        config,
+        incarnation: random::incarnation()?,
+        store: Arc::clone(store),
+    };
     let tasks = Tasks::new();
     if role == Role::Router {
         return Ok(innkeeper_router::start(ground, Arc::clone(model), tasks).await?);
     }
-    let engine = model.engine(&ground.config.settings).context("the model was loaded without its weights")?;
-    let wiring = WorkerWiring { ground, engine, model: model.name().to_owned(), tasks };
+    let engine = model
+        .engine(&ground.config.settings)
+        .context("the model was loaded without its weights")?;
+    let wiring = WorkerWiring {
+        ground,
+        engine,
+        model: model.name().to_owned(),
+        tasks,
+    };
     Ok(match role {
         Role::Prefill => innkeeper_prefill_worker::start(wiring).await?,
         Role::Decode | Role::Router => innkeeper_decode_worker::start(wiring).await?,

@@ -1,7 +1,7 @@
 //! `innkeeper up`: the whole cluster on one machine. Without etcd all nodes live in this process, with real gRPC and real
 //! TCP between them; with etcd each is a process of its own, and one that died is started again.
 
-pub(crate) pub(crate) mod embedded;
+pub(crate) mod embedded;
 mod processes;
 
 use std::net::SocketAddr;
@@ -52,7 +52,11 @@ struct Plan {
 
 pub(crate) fn run(args: &Args) -> ExitCode {
     let plan = args.plan().unwrap_or_else(|error| exit_with(&error));
-    let done = if args.store.etcd.is_empty() { embedded::run(plan) } else { processes::run(plan) };
+    let done = if args.store.etcd.is_empty() {
+        embedded::run(plan)
+    } else {
+        processes::run(plan)
+    };
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
@@ -65,30 +69,10 @@ pub(crate) fn run(args: &Args) -> ExitCode {
 impl Plan {
     /// One worker of each role, on free ports, for measuring.
     fn smallest(settings: Settings, engine: EngineConfig) -> Result<Self, ConfigError> {
-        let quiet = TelemetryArgs { log: Some("warn".to_owned()), ..TelemetryArgs::default() };
-        let args = Args {
-            prefill: 1,
-            decode: 1,
-            listen: SocketAddr::from(([127, 0, 0, 1], 0)),
-            engine: EngineArgs::default(),
-            run: RunArgs::default(),
-            store: StoreArgs::default(),
-            telemetry: quiet,
-            settings: SettingsArgs::default(),
+        let quiet = TelemetryArgs {
+            log: Some("warn".to_owned()),
+            ..TelemetryArgs::default()
         };
-        let mut plan = args.plan()?;
-        plan.engine = engine;
-        for node in &mut plan.nodes {
-            node.settings = settings.clone();
-        }
-        Ok(plan)
-    }
-}
-
-impl Plan {
-    /// One worker of each role, on free ports, for measuring.
-    fn smallest(settings: Settings, engine: EngineConfig) -> Result<Self, ConfigError> {
-        let quiet = TelemetryArgs { log: Some("warn".to_owned()), ..TelemetryArgs::default() };
         let args = Args {
             prefill: 1,
             decode: 1,
@@ -126,7 +110,9 @@ impl Args {
             settings: settings.clone(),
         };
         let workers = |role: Role, count: u32| {
-            (0..count).map(move |number| (role, format!("{role}-{number}"))).collect::<Vec<_>>()
+            (0..count)
+                .map(move |number| (role, format!("{role}-{number}")))
+                .collect::<Vec<_>>()
         };
         let mut nodes: Vec<_> = [workers(Role::Decode, self.decode), workers(Role::Prefill, self.prefill)]
             .concat()
@@ -146,7 +132,11 @@ impl Args {
 
 /// Workers talk on loopback, whatever the router's own address is.
 fn any_port(listen: SocketAddr) -> SocketAddr {
-    if listen.is_ipv6() { SocketAddr::from(([0, 0, 0, 0, 0, 0, 0, 1], 0)) } else { SocketAddr::from(([127, 0, 0, 1], 0)) }
+    if listen.is_ipv6() {
+        SocketAddr::from(([0, 0, 0, 0, 0, 0, 0, 1], 0))
+    } else {
+        SocketAddr::from(([127, 0, 0, 1], 0))
+    }
 }
 
 /// The one line that says that requests may come.

@@ -38,7 +38,10 @@ async fn live(plan: Plan, model: String) -> anyhow::Result<()> {
     let own = Tasks::new();
     let signals = Signals::listen(&own)?;
     let stop = CancellationToken::new();
-    let keepers = plan.nodes.iter().map(|node| keep(node, &plan.engine, stop.clone(), signals.force.clone()));
+    let keepers = plan
+        .nodes
+        .iter()
+        .map(|node| keep(node, &plan.engine, stop.clone(), signals.force.clone()));
     let keepers = futures::future::try_join_all(keepers);
     tokio::pin!(keepers);
     let addr = plan.listen.to_string();
@@ -68,12 +71,18 @@ async fn keep(
     let mut budget = RestartBudget::new(RESTARTS, RESTART_WINDOW);
     loop {
         let mut child = spawn(node, engine).with_context(|| format!("starting {}", node.name))?;
+        // Held for as long as the child lives: waiting for a child closes what it still has of it, and its end is a
+        // request to drain.
+        let _parent_lives = child.stdin.take();
         let status = tokio::select! {
             status = child.wait() => status?,
             () = stop.cancelled() => return end(child, node, &force).await,
         };
         if !budget.take(Clock::boot().now()) {
-            anyhow::bail!("{} died {RESTARTS} times within a minute (last with {status}); see its log above", node.name);
+            anyhow::bail!(
+                "{} died {RESTARTS} times within a minute (last with {status}); see its log above",
+                node.name
+            );
         }
         eprintln!("{} died ({status}) and is started again", node.name);
         tokio::select! {
@@ -100,7 +109,11 @@ fn spawn(node: &NodeConfig, engine: &EngineConfig) -> anyhow::Result<Child> {
 
 /// Asks a process to drain, and kills it if it does not end.
 async fn end(mut child: Child, node: &NodeConfig, force: &CancellationToken) -> anyhow::Result<()> {
-    if let Some(pid) = child.id().and_then(|pid| i32::try_from(pid).ok()).and_then(rustix::process::Pid::from_raw) {
+    if let Some(pid) = child
+        .id()
+        .and_then(|pid| i32::try_from(pid).ok())
+        .and_then(rustix::process::Pid::from_raw)
+    {
         // It may have ended by itself just now. A stopped process hears nothing until it is continued.
         drop(rustix::process::kill_process(pid, rustix::process::Signal::TERM));
         drop(rustix::process::kill_process(pid, rustix::process::Signal::CONT));

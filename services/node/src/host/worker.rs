@@ -1,7 +1,7 @@
 //! Starting a worker: listeners, tree, gRPC, HTTP and health, the same for prefill and decode.
 
 use std::future::Future;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use innkeeper_actors::hooks::Hooks;
@@ -87,7 +87,10 @@ pub async fn start_worker<K: WorkerKind + Sync + 'static>(
         data: data.clone(),
     };
     let (craft, ledger) = kind.build(&wiring, &data);
-    let late_metrics = Arc::new(LateMetrics::default());
+    let late_metrics = Arc::new(LateMetrics {
+        node: config.name.clone(),
+        metrics: OnceLock::new(),
+    });
     let parts = WorkerParts {
         engine: Arc::clone(&wiring.engine),
         store: Arc::clone(&wiring.ground.store),
@@ -268,29 +271,34 @@ async fn watch_health<C: Craft>(health: Health, view: Arc<View<C>>, period: Dura
 }
 
 /// The metrics need the tree, and the tree the metrics: what ends before both are there is nothing.
-#[derive(Default)]
-struct LateMetrics(std::sync::OnceLock<Arc<NodeMetrics>>);
+struct LateMetrics {
+    node: String,
+    metrics: OnceLock<Arc<NodeMetrics>>,
+}
 
 impl LateMetrics {
     fn fill(&self, metrics: Arc<NodeMetrics>) {
         // Filled once, here.
-        drop(self.0.set(metrics));
+        drop(self.metrics.set(metrics));
     }
 }
 
 impl Hooks for LateMetrics {
     fn part_ended(&self, room: RoomId, end: PartEnd, evidence: &Evidence) {
         match end {
-            PartEnd::HandedOver | PartEnd::Done => tracing::debug!(%room, end = end.code(), "the part ended"),
+            PartEnd::HandedOver | PartEnd::Done => {
+                tracing::debug!(%room, node = self.node, end = end.code(), "the part ended")
+            }
             PartEnd::Failed(_) => tracing::info!(
                 %room,
+                node = self.node,
                 end = end.code(),
                 waited_for = evidence.waited_for.name(),
                 waited_ms = evidence.waited.0,
                 "the part ended"
             ),
         }
-        if let Some(metrics) = self.0.get() {
+        if let Some(metrics) = self.metrics.get() {
             metrics.part_ended(end);
         }
     }

@@ -15,9 +15,10 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::extract::State;
+use axum::extract::{ConnectInfo, Request, State};
 use axum::http::StatusCode;
 use axum::http::header::CONTENT_TYPE;
+use axum::middleware::map_request;
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::{Json, Router};
@@ -26,7 +27,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::grpc::finish_within;
 use crate::metrics::{self, LEDGER_DEADLINE, NodeMetrics};
-use crate::net::CountingListener;
+use crate::net::{CountingListener, Peer};
 use crate::view::{NodeState, NodeView};
 
 #[derive(Clone)]
@@ -58,10 +59,21 @@ pub async fn serve(
     limit: Duration,
 ) -> io::Result<()> {
     let connections = listener.connections().clone();
-    let serving = axum::serve(listener, router).with_graceful_shutdown(stop.clone().cancelled_owned());
+    let service = router
+        .layer(map_request(known_peer))
+        .into_make_service_with_connect_info::<Peer>();
+    let serving = axum::serve(listener, service).with_graceful_shutdown(stop.clone().cancelled_owned());
     finish_within(serving.into_future(), stop, limit, &connections)
         .await
         .unwrap_or(Ok(()))
+}
+
+/// Handlers ask for the address itself, whatever the listener is.
+async fn known_peer(mut request: Request) -> Request {
+    if let Some(ConnectInfo(Peer(addr))) = request.extensions().get::<ConnectInfo<Peer>>().copied() {
+        request.extensions_mut().insert(ConnectInfo(addr));
+    }
+    request
 }
 
 async fn scrape(State(node): State<Node>) -> Response {

@@ -4,6 +4,7 @@
 
 mod propagation;
 
+use std::io::IsTerminal;
 use std::time::Duration;
 
 use innkeeper_room::Incarnation;
@@ -159,7 +160,9 @@ where
                 filter: config.filter.clone(),
                 why: error.to_string(),
             })?;
-    let layer = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
+    let layer = tracing_subscriber::fmt::layer()
+        .with_writer(std::io::stderr)
+        .with_ansi(std::io::stderr().is_terminal());
     Ok(match config.format {
         LogFormat::Text => layer.with_filter(filter).boxed(),
         LogFormat::Json => layer.json().with_filter(filter).boxed(),

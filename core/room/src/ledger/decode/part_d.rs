@@ -92,9 +92,14 @@ impl PartD {
         self.refresh_phase(now);
     }
 
-    /// P's engine moved; what it had done before it was first heard of is no progress.
+    /// P's engine moved. What it had done before Started is no progress; of a count that is first heard of after Started
+    /// nobody here knows how much of it is older, and a wedged engine must be found by P itself before it is accused: once.
     pub(super) fn peer_moved(&mut self, progress: u64, now: Moment) {
-        if self.peer_progress.is_some_and(|before| progress > before) {
+        let moved = match self.peer_progress {
+            Some(before) => progress > before,
+            None => self.started.is_some(),
+        };
+        if moved {
             self.moved_at = now;
         }
         self.peer_progress = Some(self.peer_progress.map_or(progress, |before| before.max(progress)));

@@ -183,7 +183,8 @@ impl Ledger {
         if held {
             part.cut = true;
         } else {
-            self.fail(id, side.lost(), broken.then_some(side), None);
+            // A reset stream says of that worker what a broken connection says; the link between the pair has no part in it.
+            self.fail(id, side.lost(), Some(side), None);
         }
     }
 

@@ -15,12 +15,14 @@ impl Ledger {
         let Some(room) = self.rooms.get(&id).filter(|room| room.is_live()) else {
             return;
         };
-        let missed_router = matches!(reason, Reason::RouterLost | Reason::LeaseLost);
+        let missed_router = matches!(reason, Reason::RouterLost | Reason::LeaseLost | Reason::RouterStalled);
         let (reason, named) = match accuser {
             // R was stopped: that is why they missed it.
             Some(_) if missed_router && room.lived_through_stop => (Reason::SelfPaused, None),
             // R is here: what broke is that node's control link.
             Some(side) if reason == Reason::RouterLost => (side.lost(), Some(side)),
+            // R answers and takes tokens at once: they, or its answer, were held up on the way to that node.
+            Some(side) if missed_router => (reason, Some(side)),
             Some(_) | None => (reason, named),
         };
         let context = Context {

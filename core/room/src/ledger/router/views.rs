@@ -76,7 +76,11 @@ impl Ledger {
             gauges.rooms[slot] += 1;
             gauges.room_permits += 1;
             gauges.unleased += u32::from(!room.lease.is_leased());
-            gauges.stuck += u32::from(self.deadline_of(room).is_some_and(|due| due + STUCK_AFTER < now));
+            // Judged by the last step: after a stop of R nothing is overdue before its grace is over.
+            let overdue = self
+                .deadline_of(room)
+                .is_some_and(|due| due + STUCK_AFTER < now.min(self.now));
+            gauges.stuck += u32::from(overdue && !self.held);
         }
         gauges
     }

@@ -52,7 +52,8 @@ impl<P: Part> Table<P> {
         };
         for part in self.live.values() {
             gauges.session_permits += count(part.base().sessions.len());
-            gauges.stuck += u32::from(part.absolute(&env) + STUCK_SLACK < now);
+            // Judged by the last step: after a stop of this node nothing is overdue before its grace is over.
+            gauges.stuck += u32::from(!self.in_grace() && part.absolute(&env) + STUCK_SLACK < now.min(self.now));
             for (slot, phase) in gauges.rooms.iter_mut().zip(Phase::ALL) {
                 *slot += u32::from(part.base().phase == phase);
             }

@@ -116,6 +116,11 @@ fn a_session_that_breaks_ends_only_itself_in_every_phase() {
 #[test]
 fn a_restart_or_a_resend_is_never_progress() {
     let mut bench = Bench::at("input");
+    let _ = bench.go(Event::PeerProgress {
+        room: room(1),
+        epoch: E1,
+        progress: 5,
+    });
     let _ = bench.go(Event::Verified {
         room: room(1),
         epoch: E1,
@@ -191,5 +196,26 @@ fn p_is_given_time_by_its_engines_chunks_under_the_absolute_deadline() {
     assert_eq!(
         failed(&Bench::at("input").wait(5000), 1),
         Some((Reason::PrefillStalled, Owes::Prefill))
+    );
+}
+
+#[test]
+fn the_first_count_of_ps_engine_after_started_is_progress_once() {
+    let mut bench = Bench::at("input");
+    let count = |_: &mut Bench| Event::PeerProgress {
+        room: room(1),
+        epoch: E1,
+        progress: 7,
+    };
+    assert_eq!(failed(&bench.wait(1000), 1), None);
+    assert_eq!(
+        failed(&bench.wait_doing(4750, count), 1),
+        None,
+        "a chunk may have ended just before it was first heard of"
+    );
+    assert_eq!(
+        failed(&bench.wait_doing(750, count), 1),
+        Some((Reason::PrefillStalled, Owes::Prefill)),
+        "the same count again is none"
     );
 }

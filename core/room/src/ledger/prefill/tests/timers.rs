@@ -292,3 +292,16 @@ fn progress_in_the_same_step_is_not_too_late() {
     assert_eq!(failed(&effects, 1), None);
     assert!(!effects.contains(&Effect::Serving(false)));
 }
+
+#[test]
+fn nothing_is_stuck_while_a_worker_finds_out_that_it_was_stopped() {
+    let mut bench = Bench::staged("computing");
+    bench.stop(1_000_000);
+    assert_eq!(bench.ledger.gauges(bench.now).stuck, 0, "judged by the last step");
+    let _ = bench.go(Event::Tick);
+    assert_eq!(bench.ledger.gauges(bench.now).stuck, 0, "in the grace");
+    assert_eq!(
+        failed(&bench.wait(250), 1).map(|(reason, _)| reason),
+        Some(Reason::SelfPaused)
+    );
+}

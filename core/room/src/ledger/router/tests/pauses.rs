@@ -109,3 +109,32 @@ fn a_room_that_lived_through_a_stop_blames_nobody_later() {
     });
     assert_eq!(ends(&effects)[0].blame, Blame::Nobody);
 }
+
+#[test]
+fn nothing_is_stuck_while_a_router_finds_out_that_it_was_stopped() {
+    let mut bench = Bench::pair();
+    let _ = bench.decoding(1);
+    let later = bench.now + Millis(1_000_000);
+    assert_eq!(bench.ledger.gauges(later).stuck, 0, "judged by the last step");
+    assert!(ends(&stop(&mut bench, 1_000_000)).is_empty());
+    assert_eq!(bench.ledger.gauges(bench.now).stuck, 0, "in the grace");
+    assert_eq!(ends(&bench.pass(250)).len(), 1);
+}
+
+#[test]
+fn whoever_missed_a_stopped_router_costs_no_attempt() {
+    for reason in [Reason::RouterLost, Reason::LeaseLost, Reason::RouterStalled] {
+        let settings = Settings {
+            max_attempts: 1,
+            retry_bucket: 0,
+            ..Settings::default()
+        };
+        let mut bench = Bench::with(settings, &[P1], &[D1]);
+        let spec = bench.decoding(1);
+        stop(&mut bench, 2000);
+        bench.pass(250);
+        let effects = bench.fail_part(spec.room, Side::Decode, reason, false);
+        assert_eq!(ends(&effects)[0].verdict, Verdict::Failed(Reason::SelfPaused));
+        assert!(begins(&effects) && answers(&effects).is_empty(), "{reason}");
+    }
+}

@@ -312,3 +312,33 @@ fn an_actor_that_died_is_the_routers_own_fault() {
     assert_eq!(ends(&effects)[0].blame, Blame::Router(ME));
     assert!(begins(&effects), "another room may do better");
 }
+
+#[test]
+fn a_reset_stream_names_its_worker_and_not_the_link_between_the_pair() {
+    for (side, blame) in [(Side::Prefill, Blame::Prefill(P1)), (Side::Decode, Blame::Decode(D1))] {
+        let mut bench = Bench::four();
+        let spec = bench.started(1);
+        let effects = bench.on(Event::StreamEnded {
+            room: spec.room,
+            side,
+            broken: false,
+        });
+        let end = ends(&effects)[0];
+        assert_eq!((end.verdict, end.blame), (Verdict::Failed(side.lost()), blame));
+    }
+}
+
+#[test]
+fn a_worker_that_missed_a_router_that_is_well_is_behind_a_bad_control_link() {
+    for reason in [Reason::RouterStalled, Reason::LeaseLost] {
+        let mut bench = Bench::four();
+        let spec = bench.decoding(1);
+        let effects = bench.fail_part(spec.room, Side::Decode, reason, false);
+        let end = ends(&effects)[0];
+        assert_eq!(
+            (end.verdict, end.blame),
+            (Verdict::Failed(reason), Blame::Decode(spec.decode))
+        );
+        assert_ne!(begun(&effects).decode, spec.decode, "the next attempt avoids that node");
+    }
+}

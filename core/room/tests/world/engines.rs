@@ -1,0 +1,268 @@
+//! The workers' engines, one chunk or step in hand at a time, and the sessions that the executors keep.
+
+use innkeeper_room::ledger::{decode, prefill};
+use innkeeper_room::{Counters, Epoch, HelloReply, RoomId};
+
+use crate::data::DataMsg;
+use crate::node::{Brain, In, Job};
+use crate::world::{Act, PAGE_BYTES, PAGE_TOKENS, World};
+
+impl World {
+    // === sessions ===
+
+    pub(crate) fn session_of(&self, w: usize, room: RoomId, epoch: Epoch) -> Option<u64> {
+        self.nodes[w].rooms.get(&room)?.sessions.get(&epoch).copied()
+    }
+
+    pub(crate) fn kill_p(&mut self, p: usize, room: RoomId, epoch: Epoch) {
+        let Some(wr) = self.nodes[p].rooms.get_mut(&room) else {
+            return;
+        };
+        wr.fenced = wr.fenced.max(epoch);
+        let ids: Vec<u64> = wr.sessions.range(..=epoch).map(|(_, id)| *id).collect();
+        for id in ids {
+            self.data_kill(id, false);
+        }
+    }
+
+    pub(crate) fn d_event_soon(&mut self, d: usize, event: decode::Event) {
+        let life = self.nodes[d].life;
+        self.schedule(self.now, Act::In(d, life, In::D(event)));
+    }
+
+    pub(crate) fn reply(&mut self, d: usize, id: u64, room: RoomId, epoch: Epoch, reply: HelloReply) {
+        let stays = matches!(reply, HelloReply::Ready | HelloReply::Wait);
+        if !stays || !self.nodes[d].rooms.contains_key(&room) {
+            if self.sessions.get(&id).is_some_and(|s| s.d == d) {
+                self.data_word(id, true, Some(DataMsg::Reply(reply, vec![])));
+                if let Some(s) = self.sessions.get_mut(&id) {
+                    s.lobby.clear();
+                }
+            }
+            return;
+        }
+        let Some(s) = self.sessions.get_mut(&id) else { return };
+        let news = if std::mem::replace(&mut s.kept, true) {
+            vec![]
+        } else {
+            std::mem::take(&mut s.lobby)
+        };
+        let gone = s.at_d.quiesced || s.at_d.leaving || s.at_d.over;
+        if let Some(wr) = self.nodes[d].rooms.get_mut(&room)
+            && !gone
+        {
+            wr.sessions.insert(epoch, id);
+        }
+        if reply == HelloReply::Ready && !gone {
+            let pages = self.nodes[d].pool.of.get(&room).cloned();
+            let covered = self.nodes[d]
+                .rooms
+                .get(&room)
+                .map(|wr| wr.covered.clone())
+                .unwrap_or_default();
+            if pages.is_none() {
+                self.wrong(format!("D{d} is Ready for {room} without pages"));
+            }
+            if let Some(s) = self.sessions.get_mut(&id) {
+                s.grant = pages;
+            }
+            self.data_send(id, false, DataMsg::Reply(HelloReply::Ready, covered));
+        } else if !gone {
+            self.data_send(id, false, DataMsg::Reply(reply, vec![]));
+        }
+        let told_quiesced = news.iter().any(|event| matches!(event, decode::Event::Quiesced { .. }));
+        for event in news {
+            self.d_event_soon(d, event);
+        }
+        if gone && !told_quiesced && self.sessions.get(&id).is_some_and(|s| s.at_d.quiesced) {
+            self.d_event_soon(d, decode::Event::Quiesced { room, epoch });
+        }
+    }
+
+    // === engines ===
+
+    pub(crate) fn compute(&mut self, p: usize, room: RoomId, tokens: u32) {
+        let pages = tokens.div_ceil(PAGE_TOKENS).max(1);
+        if !self.nodes[p].pool.open(room, pages) {
+            return self.wrong(format!("I7: P{p} has no {pages} pages for {room}"));
+        }
+        self.nodes[p].engine.jobs.push_back(Job {
+            room,
+            done: 0,
+            total: tokens,
+            cancel: false,
+        });
+        self.engine_go(p);
+    }
+
+    pub(crate) fn decode(&mut self, d: usize, room: RoomId) {
+        let Some(total) = self.nodes[d].rooms.get(&room).map(|wr| wr.spec.max_tokens) else {
+            return;
+        };
+        self.d_event_soon(d, decode::Event::Made { room, tokens: 1 });
+        if total <= 1 {
+            return self.d_event_soon(d, decode::Event::EngineFinished { room });
+        }
+        self.nodes[d].engine.jobs.push_back(Job {
+            room,
+            done: 1,
+            total,
+            cancel: false,
+        });
+        self.engine_go(d);
+    }
+
+    pub(crate) fn cancel(&mut self, w: usize, room: RoomId) {
+        match self.nodes[w].engine.jobs.iter_mut().find(|job| job.room == room) {
+            Some(job) => job.cancel = true,
+            None => self.engine_says(w, room, |room| {
+                (
+                    prefill::Event::EngineStopped { room },
+                    decode::Event::EngineStopped { room },
+                )
+            }),
+        }
+    }
+
+    pub(crate) fn engine_says(
+        &mut self,
+        w: usize,
+        room: RoomId,
+        event: impl Fn(RoomId) -> (prefill::Event, decode::Event),
+    ) {
+        let (p, d) = event(room);
+        let what = if matches!(self.nodes[w].brain, Brain::P(_)) {
+            In::P(p)
+        } else {
+            In::D(d)
+        };
+        let life = self.nodes[w].life;
+        self.schedule(self.now, Act::In(w, life, what));
+    }
+
+    /// Takes the next chunk or step in hand.
+    pub(crate) fn engine_go(&mut self, w: usize) {
+        let took = self.rng.between(20, 60) * self.nodes[w].slow;
+        let now = self.now;
+        let n = &mut self.nodes[w];
+        if n.engine.in_hand.is_some() || n.engine.jobs.is_empty() {
+            return;
+        }
+        n.engine.in_hand = Some(now);
+        n.engine.step += 1;
+        let (step, life) = (n.engine.step, n.life);
+        self.schedule(now + took, Act::In(w, life, In::EngineStep(step)));
+    }
+
+    /// The chunk or step in hand is finished.
+    pub(crate) fn engine_step(&mut self, w: usize, step: u64) {
+        let engine = &mut self.nodes[w].engine;
+        if engine.step != step || engine.in_hand.is_none() {
+            return;
+        }
+        if engine.wedged {
+            engine.finished_behind = true;
+            return;
+        }
+        engine.in_hand = None;
+        engine.progress += 1;
+        let fails = std::mem::take(&mut engine.fail_next);
+        let (cancelled, jobs): (Vec<Job>, Vec<Job>) =
+            std::mem::take(&mut engine.jobs).into_iter().partition(|job| job.cancel);
+        engine.jobs = jobs.into();
+        for job in cancelled {
+            self.engine_says(w, job.room, |room| {
+                (
+                    prefill::Event::EngineStopped { room },
+                    decode::Event::EngineStopped { room },
+                )
+            });
+        }
+        if fails && let Some(job) = self.nodes[w].engine.jobs.pop_front() {
+            self.engine_says(w, job.room, |room| {
+                (
+                    prefill::Event::EngineFailed { room },
+                    decode::Event::EngineFailed { room },
+                )
+            });
+        }
+        if matches!(self.nodes[w].brain, Brain::P(_)) {
+            self.chunk(w)
+        } else {
+            self.tokens(w)
+        }
+        self.engine_go(w);
+    }
+
+    pub(crate) fn chunk(&mut self, p: usize) {
+        const CHUNK: u32 = 8;
+        let Some(mut job) = self.nodes[p].engine.jobs.pop_front() else {
+            return;
+        };
+        let room = job.room;
+        job.done = (job.done + CHUNK).min(job.total);
+        let finished = job.done == job.total;
+        let sealed = if finished {
+            job.total.div_ceil(PAGE_TOKENS).max(1)
+        } else {
+            job.done / PAGE_TOKENS
+        };
+        let pages = self.nodes[p].pool.of.get(&room).cloned().unwrap_or_default();
+        if pages.len() < sealed as usize {
+            return self.wrong(format!("I6: P{p} computes {room} without its pages"));
+        }
+        for page in pages.iter().take(sealed as usize) {
+            self.nodes[p].pool.tag[*page] = room.get();
+        }
+        let right = !(finished && std::mem::take(&mut self.nodes[p].engine.corrupt_next));
+        let current = self.nodes[p].rooms.get_mut(&room).and_then(|wr| {
+            wr.sealed = sealed;
+            wr.counters.raise(Counters {
+                tokens_computed: job.done,
+                bytes_sealed: u64::from(sealed) * PAGE_BYTES,
+                ..Counters::default()
+            });
+            if finished {
+                wr.manifest = Some(right);
+            }
+            wr.sessions.values().next_back().copied()
+        });
+        if finished {
+            let bytes = u64::from(sealed) * PAGE_BYTES;
+            self.engine_says(p, room, |room| {
+                (prefill::Event::Sealed { room, bytes }, decode::Event::Tick)
+            });
+        } else {
+            self.nodes[p].engine.jobs.push_back(job);
+        }
+        if let Some(id) = current {
+            self.pump(id);
+        }
+    }
+
+    pub(crate) fn tokens(&mut self, d: usize) {
+        let mut jobs = std::mem::take(&mut self.nodes[d].engine.jobs);
+        for job in &mut jobs {
+            job.done += 1;
+            let (room, tokens) = (job.room, job.done);
+            let owned = self.nodes[d]
+                .pool
+                .of
+                .get(&room)
+                .is_some_and(|pages| pages.iter().all(|page| self.nodes[d].pool.owner[*page] == Some(room)));
+            if !owned {
+                self.wrong(format!("I6: D{d}'s engine reads pages that are not {room}'s"));
+            }
+            self.engine_says(d, room, |room| {
+                (prefill::Event::Tick, decode::Event::Made { room, tokens })
+            });
+            if job.done >= job.total {
+                self.engine_says(d, room, |room| {
+                    (prefill::Event::Tick, decode::Event::EngineFinished { room })
+                });
+            }
+        }
+        jobs.retain(|job| job.done < job.total);
+        self.nodes[d].engine.jobs = jobs;
+    }
+}
