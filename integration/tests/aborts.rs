@@ -1,5 +1,7 @@
 //! Aborts: before the request arrives, in every phase, after the end; and clients that leave. One verdict, nothing leaked.
 
+#![allow(clippy::unwrap_used, reason = "the helpers of tests fail as tests do")]
+
 use std::time::Duration;
 
 use innkeeper_integration::{Answer, Cluster, Options, completion, oracle, until, within};

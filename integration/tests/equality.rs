@@ -1,6 +1,8 @@
 //! What travelled is what was computed: a disaggregated answer of the real model equals that of one engine alone, token
 //! for token.
 
+#![allow(clippy::unwrap_used, reason = "the helpers of tests fail as tests do")]
+
 use std::sync::Arc;
 
 use innkeeper_engine::fetch::{self, DEFAULT_MODEL};

@@ -1,6 +1,8 @@
 //! Processes that die or stop while they owe something: the client has an answer or the next attempt is open within the
 //! bound, the answer is right, and everything comes back.
 
+#![allow(clippy::unwrap_used, reason = "the helpers of tests fail as tests do")]
+
 use std::time::{Duration, Instant};
 
 use innkeeper_integration::{Answer, Cluster, Options, Room, completion, oracle, signal, until};
@@ -10,7 +12,7 @@ use tokio::task::JoinHandle;
 
 const TTL: Duration = Duration::from_millis(2000);
 /// What a machine with two busy processors adds to a bound.
-const STARVED: Duration = Duration::from_secs(2);
+const STARVED: Duration = Duration::from_secs(1);
 const SOON: Duration = Duration::from_secs(20);
 const PATH: &str = "/v1/completions";
 
@@ -282,5 +284,72 @@ async fn a_router_that_dies_leaves_nothing_at_the_workers_and_is_started_again()
     oracle(&cluster).await;
     let answer = cluster.client.complete(&long_answer()).await;
     assert_eq!(answer.token_ids(), undisturbed);
+    oracle(&cluster).await;
+}
+
+#[tokio::test]
+async fn a_router_that_was_stopped_blames_nobody_and_answers_afterwards() {
+    let cluster = start().await;
+    let undisturbed = cluster.client.complete(&long_answer()).await.token_ids();
+    let nodes = cluster.ps().await;
+    let asked = ask(&cluster, &long_answer());
+    cluster.wait_phase("decoding", SOON).await;
+    let router = cluster.node("router").await;
+    signal(pid(&router), Signal::STOP);
+    let bound = TTL + Duration::from_secs(1) + STARVED;
+    until(bound, "the workers' parts end without their router", || async {
+        for node in nodes.iter().filter(|node| node["role"] != "router") {
+            let metrics = cluster.metrics(node["http"].as_str().unwrap()).await?;
+            let rooms = metrics.sum("innkeeper_rooms", &[]);
+            if rooms != 0.0 {
+                return Err(format!("{}: {rooms} rooms", node["name"]));
+            }
+        }
+        Ok(())
+    })
+    .await;
+    signal(pid(&router), Signal::CONT);
+    let answer = asked.await.unwrap();
+    assert_eq!(answer.status, 200, "{answer:?}");
+    assert_eq!(answer.token_ids(), undisturbed);
+    let metrics = cluster.metrics_of("router").await;
+    let ended = |labels: &[(&str, &str)]| metrics.sum("innkeeper_rooms_ended_total", labels);
+    assert_eq!(
+        ended(&[("blame", "nobody")]),
+        ended(&[]),
+        "who was stopped itself accuses nobody"
+    );
+    oracle(&cluster).await;
+}
+
+#[tokio::test]
+async fn a_stopped_node_is_named_and_neither_waited_for_nor_in_the_way_of_others() {
+    let cluster = start().await;
+    let nodes = cluster.ps().await;
+    let victim = cluster.node("decode-1").await;
+    signal(pid(&victim), Signal::STOP);
+    let asked = Instant::now();
+    let listed = cluster.run(&["rooms", "ls", "--json"]).await;
+    let took = asked.elapsed();
+    assert!(listed.status.success(), "{listed:?}");
+    assert!(
+        took < Duration::from_secs(1) + STARVED,
+        "rooms ls took {} ms",
+        took.as_millis()
+    );
+    let said = String::from_utf8_lossy(&listed.stderr);
+    assert!(said.contains("decode-1") && !said.contains("decode-0"), "{said}");
+    for node in nodes.iter().filter(|node| node["pid"] != victim["pid"]) {
+        let http = node["http"].as_str().unwrap();
+        assert_eq!(cluster.ask(http, "/health").await.unwrap().status, 200, "{node}");
+        cluster.metrics(http).await.unwrap();
+    }
+    for number in 0..4 {
+        cluster
+            .client
+            .complete(&completion("mock", format!("around it {number}"), 4))
+            .await;
+    }
+    signal(pid(&victim), Signal::CONT);
     oracle(&cluster).await;
 }

@@ -236,6 +236,12 @@ impl Settings {
         at_most("peer-share-percent", u64::from(self.peer_share_percent), 100)?;
         at_least("prefill-concurrency", u64::from(self.prefill_concurrency), 1)?;
         at_least("max-requests", u64::from(self.max_requests), 1)?;
+        // The flag is there; what it switches on is not.
+        at_most(
+            "optimistic-prefill-attempts",
+            u64::from(self.optimistic_prefill_attempts),
+            0,
+        )?;
         at_least("default-max-tokens", u64::from(self.default_max_tokens), 1)
     }
 }

@@ -97,7 +97,7 @@ pub async fn start(ground: Ground, model: Arc<Model>, tasks: Tasks) -> Result<Ru
     let state = front_state(&node, &model, &config, &view, metering);
     let pages = http::endpoints(Arc::clone(&view) as Arc<dyn NodeView>, metrics)
         .merge(front::routes(state))
-        .merge(nodes::routes(Arc::clone(&node), me.clone()));
+        .merge(nodes::routes(Arc::clone(&node), Arc::clone(&view) as Arc<dyn NodeView>));
     let grace = config.settings.grace.duration();
     let service = RouterService::new(Arc::clone(&node));
     let (health, health_service) = grpc::health::<RouterServer<RouterService>>().await;

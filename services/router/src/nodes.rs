@@ -10,22 +10,21 @@ use axum::{Json, Router};
 use innkeeper_actors::router::RouterNode;
 use innkeeper_leases::Member;
 use innkeeper_node::metrics::LEDGER_DEADLINE;
-use innkeeper_node::view::NodeSelf;
-use innkeeper_room::Role;
+use innkeeper_node::view::NodeView;
 use innkeeper_room::ledger::router::MemberView;
 use serde_json::{Value, json};
 
 #[derive(Clone)]
 struct Nodes {
     node: Arc<RouterNode>,
-    me: NodeSelf,
+    view: Arc<dyn NodeView>,
 }
 
 /// The route.
-pub fn routes(node: Arc<RouterNode>, me: NodeSelf) -> Router {
+pub fn routes(node: Arc<RouterNode>, view: Arc<dyn NodeView>) -> Router {
     Router::new()
         .route("/innkeeper/v1/nodes", get(list))
-        .with_state(Nodes { node, me })
+        .with_state(Nodes { node, view })
 }
 
 async fn list(State(nodes): State<Nodes>) -> Response {
@@ -34,16 +33,7 @@ async fn list(State(nodes): State<Nodes>) -> Response {
         return (StatusCode::SERVICE_UNAVAILABLE, Json(body)).into_response();
     };
     members.sort_by_key(|(view, _)| (view.info.role, view.info.incarnation));
-    let mut rows = vec![json!({
-        "role": Role::Router,
-        "name": nodes.me.name,
-        "pid": nodes.me.pid,
-        "incarnation": nodes.me.incarnation,
-        "state": "serving",
-        "http": nodes.me.http,
-        "control": nodes.me.control,
-        "data": nodes.me.data,
-    })];
+    let mut rows = vec![json!(nodes.view.node())];
     rows.extend(
         members
             .iter()

@@ -14,16 +14,6 @@ pub enum EngineKind {
     Mock,
 }
 
-/// How the embedded engine keeps its weights.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, ValueEnum)]
-pub enum WeightFormat {
-    /// 32-bit floats: exact, and fast at prefill.
-    #[default]
-    F32,
-    /// 8-bit blocks: a quarter of the memory.
-    Q8,
-}
-
 /// The engine, as far as it is set.
 #[derive(Clone, Debug, Default, PartialEq, Eq, clap::Args)]
 #[command(next_help_heading = "Engine")]
@@ -34,9 +24,6 @@ pub struct EngineArgs {
     /// A GGUF file, or the id of a model: what the embedded engine runs. [default: SmolLM2-135M-Instruct]
     #[arg(long, value_name = "PATH|ID")]
     pub model: Option<String>,
-    /// How the embedded engine keeps its weights. [default: f32]
-    #[arg(long, value_enum, value_name = "FORMAT")]
-    pub weights: Option<WeightFormat>,
     /// Threads of the embedded engine. [default: one per core]
     #[arg(long, value_name = "N")]
     pub threads: Option<u32>,
@@ -68,8 +55,6 @@ pub struct EngineConfig {
     pub kind: EngineKind,
     /// What the embedded one runs; `None`: the default model.
     pub model: Option<String>,
-    /// How it keeps its weights.
-    pub weights: WeightFormat,
     /// Its threads, at least 1.
     pub threads: u32,
     /// KV pages in the pool, at least 1.
@@ -127,7 +112,6 @@ impl EngineArgs {
         Ok(EngineConfig {
             kind,
             model: self.model.clone(),
-            weights: self.weights.unwrap_or_default(),
             threads: within("threads", self.threads.unwrap_or(cores), 1024, "1 to 1024")?,
             kv_pages: within(
                 "kv-pages",
@@ -158,7 +142,6 @@ impl EngineConfig {
         };
         let mut args = vec![
             flag("engine", name(self.kind.to_possible_value())),
-            flag("weights", name(self.weights.to_possible_value())),
             flag("threads", self.threads),
             flag("kv-pages", self.kv_pages),
             flag("page-tokens", self.page_tokens),

@@ -24,7 +24,7 @@ mod tests;
 
 use std::path::PathBuf;
 
-pub use engine::{EngineArgs, EngineConfig, EngineKind, MockTiming, WeightFormat};
+pub use engine::{EngineArgs, EngineConfig, EngineKind, MockTiming};
 pub use node::{IdentityArgs, NodeArgs, NodeConfig, RunArgs, RunConfig};
 pub use settings::SettingsArgs;
 pub use source::{parse_from, parse_or_exit};

@@ -154,7 +154,6 @@ fn resolved_values_become_arguments_again() {
         "--engine=mock",
         "--model=/m.gguf",
         "--context=99",
-        "--weights=q8",
         "--drain-timeout-ms=7",
     ])
     .unwrap();
