@@ -90,6 +90,6 @@ async fn leave(
         None => false,
     };
     // Whoever asked may have given up.
-    drop(done.send(left));
+    let _ = done.send(left);
     actor.stop(None);
 }

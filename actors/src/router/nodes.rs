@@ -68,7 +68,7 @@ impl Nodes {
     /// Asks a worker; a dead link is an answer that does not come, for which the ledger has a deadline.
     pub fn ask(&self, incarnation: Incarnation, question: NodeQuestion) {
         if let Some(node) = self.nodes.get(&incarnation) {
-            drop(node.ask.try_send(question));
+            let _ = node.ask.try_send(question);
         }
     }
 

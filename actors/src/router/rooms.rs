@@ -287,7 +287,7 @@ impl State {
             Effect::AnswerAbort { ticket, answer } => {
                 if let Some(asker) = self.tickets.remove(&ticket) {
                     // An asker that gave up is no failure of ours.
-                    drop(asker.send(answer));
+                    let _ = asker.send(answer);
                 }
             }
             Effect::Begin { spec, .. } => self.begin(myself, spec).await,

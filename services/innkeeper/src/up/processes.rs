@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use anyhow::Context;
 use innkeeper_actors::budget::RestartBudget;
-use innkeeper_actors::clock::Clock as _;
 use innkeeper_node::clock::Clock;
 use innkeeper_node::config::{EngineConfig, NodeConfig};
 use innkeeper_node::signals::Signals;
@@ -115,8 +114,8 @@ async fn end(mut child: Child, node: &NodeConfig, force: &CancellationToken) -> 
         .and_then(rustix::process::Pid::from_raw)
     {
         // It may have ended by itself just now. A stopped process hears nothing until it is continued.
-        drop(rustix::process::kill_process(pid, rustix::process::Signal::TERM));
-        drop(rustix::process::kill_process(pid, rustix::process::Signal::CONT));
+        let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
+        let _ = rustix::process::kill_process(pid, rustix::process::Signal::CONT);
     }
     tokio::select! {
         status = child.wait() => {
