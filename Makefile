@@ -13,6 +13,9 @@ export ARGS
 # The Python that the tests of the API use, with OpenAI's client in it; setup.sh makes it.
 export INNKEEPER_TEST_PYTHON ?= $(CURDIR)/.cache/venv/bin/python
 
+# For `set -o pipefail`.
+SHELL := /bin/bash
+
 .DEFAULT_GOAL := help
 .PHONY: help serve test build lint bench clean setup-serve setup-test
 # The steps of a goal are in order, whatever -j says.
@@ -33,9 +36,10 @@ serve: setup-serve
 # Programs come before tests: the integration tests run them.
 test: setup-test lint
 	cargo build $(CARGO_FLAGS) --workspace --bins
-	cargo test $(CARGO_FLAGS) --workspace
-	@echo
-	@echo 'make test: formatter, lints and all tests passed'
+	@mkdir -p .cache
+	set -o pipefail; cargo test $(CARGO_FLAGS) --workspace 2>&1 | tee .cache/test.log
+	@echo 'make test: formatter, lints and all tests passed; all test programs together:'
+	@awk '/^test result:/ { passed += $$4; failed += $$6 } END { printf "%d passed, %d failed\n", passed, failed }' .cache/test.log
 
 lint:
 	cargo fmt --all --check
