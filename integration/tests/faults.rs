@@ -353,3 +353,31 @@ async fn a_stopped_node_is_named_and_neither_waited_for_nor_in_the_way_of_others
     signal(pid(&victim), Signal::CONT);
     oracle(&cluster).await;
 }
+
+#[tokio::test]
+async fn rooms_of_a_stopped_router_are_shown_from_their_workers() {
+    // A TTL at which the room outlives the look: the workers find the stopped router after 3 TTL/5.
+    let options = Options::mock()
+        .etcd()
+        .ttl_ms(10_000)
+        .flag("mock-decode-us-per-token", 20_000);
+    let cluster = Cluster::start(options).await;
+    let asked = ask(&cluster, &long_answer());
+    let room = cluster.wait_phase("decoding", SOON).await;
+    let router = cluster.node("router").await;
+    signal(pid(&router), Signal::STOP);
+    let looked = Instant::now();
+    let seen = cluster.run(&["rooms", "ls", "--json"]).await;
+    let took = looked.elapsed();
+    signal(pid(&router), Signal::CONT);
+    let rows: Vec<Value> = serde_json::from_slice(&seen.stdout).unwrap();
+    let said = String::from_utf8_lossy(&seen.stderr).into_owned();
+    assert!(
+        rows.iter().any(|row| row["room"] == room.room.as_str()),
+        "{rows:?} {said}"
+    );
+    assert!(said.contains("router"), "{said}");
+    assert!(took < Duration::from_secs(2) + 2 * STARVED, "it waited {took:?}");
+    assert_eq!(asked.await.unwrap().status, 200);
+    oracle(&cluster).await;
+}

@@ -152,6 +152,11 @@ impl RouterNode {
         self.ask(limit, Show::Members).await
     }
 
+    /// The records of all routers, this one included; `None` if the ledger did not answer within `limit`.
+    pub async fn routers(&self, limit: Duration) -> Option<Vec<Member>> {
+        self.ask(limit, Show::Routers).await
+    }
+
     /// How many workers of each role it can use now: (prefill, decode).
     #[must_use]
     pub fn usable(&self) -> watch::Receiver<(usize, usize)> {

@@ -19,6 +19,8 @@ pub struct Nodes {
     tasks: Tasks,
     tell: Tell,
     nodes: HashMap<Incarnation, Node>,
+    /// Other routers, for those who ask this one for the cluster's nodes. They are never talked to.
+    routers: HashMap<Incarnation, Member>,
 }
 
 struct Node {
@@ -34,13 +36,17 @@ impl Nodes {
             tasks,
             tell,
             nodes: HashMap::new(),
+            routers: HashMap::new(),
         }
     }
 
     /// A worker appeared or changed: its node stream is opened once. What the ledger is to be told.
     pub fn up(&mut self, member: Member) -> Option<Event> {
         let side = match member.role {
-            Role::Router => return None,
+            Role::Router => {
+                self.routers.insert(member.incarnation, member);
+                return None;
+            }
             Role::Prefill => Side::Prefill,
             Role::Decode => Side::Decode,
         };
@@ -87,6 +93,16 @@ impl Nodes {
     pub fn drop_node(&mut self, incarnation: Incarnation) {
         self.nodes.remove(&incarnation);
         self.links.forget(incarnation);
+    }
+
+    /// A member's key is gone; whether it was a router, of which the ledger knows nothing.
+    pub fn router_gone(&mut self, incarnation: Incarnation) -> bool {
+        self.routers.remove(&incarnation).is_some()
+    }
+
+    /// The records of all routers, this one included.
+    pub fn routers(&self) -> impl Iterator<Item = &Member> {
+        self.routers.values()
     }
 
     /// The records of all workers.

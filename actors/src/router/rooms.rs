@@ -52,6 +52,8 @@ pub enum Show {
     Rows(oneshot::Sender<Vec<RoomRow>>),
     /// The counts, with the number of zombies.
     Gauges(oneshot::Sender<(Gauges, u32)>),
+    /// The records of all routers, this one included.
+    Routers(oneshot::Sender<Vec<innkeeper_leases::Member>>),
     /// The workers, as the ledger and the store see them.
     Members(oneshot::Sender<Vec<(MemberView, Option<innkeeper_leases::Member>)>>),
 }
@@ -259,6 +261,7 @@ impl State {
                     self.step(myself, event, &[]).await;
                 }
             }
+            WatchEvent::MemberGone(incarnation) if self.nodes.router_gone(incarnation) => {}
             WatchEvent::MemberGone(incarnation) => self.step(myself, Event::MemberGone { incarnation }, &[]).await,
             WatchEvent::DoorGone(room) => self.step(myself, Event::DoorGone { room }, &[]).await,
             WatchEvent::Absent { doors, members } => {
@@ -267,6 +270,9 @@ impl State {
                 }
                 // A member that is absent is asked who it is; one that answers stays, and registers again by itself.
                 for incarnation in members {
+                    if self.nodes.router_gone(incarnation) {
+                        continue;
+                    }
                     self.step(myself, Event::MemberGone { incarnation }, &[]).await;
                 }
             }
@@ -486,6 +492,7 @@ impl State {
         match show {
             Show::Rows(answer) => drop(answer.send(self.parts.ledger.rows(now))),
             Show::Gauges(answer) => drop(answer.send((self.parts.ledger.gauges(now), self.reaper.zombies()))),
+            Show::Routers(answer) => drop(answer.send(self.nodes.routers().cloned().collect())),
             Show::Members(answer) => drop(answer.send(self.members())),
         }
     }

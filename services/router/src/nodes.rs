@@ -33,13 +33,32 @@ async fn list(State(nodes): State<Nodes>) -> Response {
         return (StatusCode::SERVICE_UNAVAILABLE, Json(body)).into_response();
     };
     members.sort_by_key(|(view, _)| (view.info.role, view.info.incarnation));
-    let mut rows = vec![json!(nodes.view.node())];
+    let own = nodes.view.node();
+    let mut others = nodes.node.routers(LEDGER_DEADLINE).await.unwrap_or_default();
+    others.retain(|router| router.incarnation != own.incarnation);
+    others.sort_by_key(|router| router.incarnation);
+    let mut rows = vec![json!(own)];
+    rows.extend(others.iter().map(other_router));
     rows.extend(
         members
             .iter()
             .filter_map(|(view, member)| Some(row(view, member.as_ref()?))),
     );
     Json(rows).into_response()
+}
+
+/// Another router, as its record in the lease store has it: routers do not talk to each other.
+fn other_router(member: &Member) -> Value {
+    json!({
+        "role": member.role,
+        "name": member.name,
+        "pid": member.pid,
+        "incarnation": member.incarnation,
+        "state": member.state,
+        "http": member.http,
+        "control": member.control,
+        "data": member.data,
+    })
 }
 
 fn row(view: &MemberView, member: &Member) -> Value {

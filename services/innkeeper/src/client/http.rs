@@ -6,6 +6,8 @@ use anyhow::Context;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
+use super::remembered;
+
 /// A node that does not answer within this is named, and never waited for longer.
 pub(crate) const NODE_DEADLINE: Duration = Duration::from_secs(1);
 /// Between two looks at a cluster that is coming up.
@@ -56,12 +58,31 @@ pub(crate) async fn get<T: DeserializeOwned>(client: &reqwest::Client, addr: &st
 
 /// The nodes of a cluster, as its router lists them.
 pub(crate) async fn nodes(client: &reqwest::Client, router: &str) -> anyhow::Result<Vec<Value>> {
-    get(client, router, "/innkeeper/v1/nodes").await.with_context(|| {
+    let nodes: Vec<Value> = get(client, router, "/innkeeper/v1/nodes").await.with_context(|| {
         format!(
             "is a router running at {}? Name it with --router or INNKEEPER_ROUTER",
             base(router)
         )
-    })
+    })?;
+    remembered::keep(router, &nodes);
+    Ok(nodes)
+}
+
+/// The same, or the nodes that the router named last if it does not answer; that is said on stderr.
+pub(crate) async fn nodes_or_last(client: &reqwest::Client, router: &str) -> anyhow::Result<Vec<Value>> {
+    let error = match nodes(client, router).await {
+        Ok(nodes) => return Ok(nodes),
+        Err(error) => error,
+    };
+    let Some((nodes, age)) = remembered::recall(router) else {
+        return Err(error);
+    };
+    eprintln!(
+        "the router at {} does not answer; asking the nodes that it named {} s ago",
+        base(router),
+        age.as_secs()
+    );
+    Ok(nodes)
 }
 
 /// Waits until the router can use so many workers of each role.

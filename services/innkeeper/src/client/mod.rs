@@ -2,6 +2,7 @@
 
 pub(crate) mod http;
 pub(crate) mod ps;
+mod remembered;
 pub(crate) mod rooms;
 
 use std::future::Future;

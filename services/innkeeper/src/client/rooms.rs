@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use clap::Subcommand;
 use serde_json::{Value, json};
 
-use super::http::{NODE_DEADLINE, client, get, nodes};
+use super::http::{NODE_DEADLINE, client, get, nodes_or_last};
 use super::{RouterArgs, print_table};
 
 #[derive(Debug, Subcommand)]
@@ -114,7 +114,7 @@ async fn show(args: &Show) -> anyhow::Result<()> {
 /// Asks all nodes at once. One that does not answer is named on stderr and not waited for.
 async fn look(router: &str) -> anyhow::Result<Vec<Seen>> {
     let client = client(Some(NODE_DEADLINE))?;
-    let nodes = nodes(&client, router).await?;
+    let nodes = nodes_or_last(&client, router).await?;
     let questions = nodes.into_iter().map(|node| {
         let client = client.clone();
         async move {
