@@ -491,3 +491,18 @@ async fn a_store_that_is_away_hurts_nobody() {
     cluster.store.resume();
     cluster.clean().await;
 }
+
+#[tokio::test]
+async fn a_grant_that_is_answered_after_the_rooms_end_is_revoked_and_not_left_to_its_ttl() {
+    let cluster = Cluster::start().await;
+    // The request takes some tens of milliseconds, the lease would live for two seconds.
+    cluster.store.delay_grants(Duration::from_millis(400));
+    let began = tokio::time::Instant::now();
+    assert_eq!(answer(cluster.submit("late grant")).await.1, Outcome::Done);
+    assert!(
+        began.elapsed() < Duration::from_millis(400),
+        "the answer waited for the store"
+    );
+    cluster.clean().await;
+    assert!(began.elapsed() < Duration::from_millis(1800), "{:?}", began.elapsed());
+}

@@ -196,18 +196,30 @@ impl RouterRoom {
     }
 
     async fn revoke(self: Arc<Self>) -> Option<Event> {
-        let room = self.spec.room;
-        let ttl = self.shared.settings.lease_ttl.duration();
-        match tokio::time::timeout(ttl, self.shared.store.revoke_room(room)).await {
-            Ok(Ok(())) => {}
-            Ok(Err(error)) => tracing::debug!(%room, %error, "the lease was not revoked; its TTL ends it"),
-            Err(_) => tracing::debug!(%room, "the lease was not revoked in time; its TTL ends it"),
-        }
+        revoke(&self.shared, self.spec.room).await;
         None
     }
 
     fn streams(&self) -> std::sync::MutexGuard<'_, HashMap<Side, mpsc::Sender<ToWorker>>> {
         self.streams.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Revokes the lease of a room that is over already: the store's yes to its grant came late.
+pub fn revoke_late(shared: &Arc<Shared>, room: RoomId) {
+    let late = Arc::clone(shared);
+    if let Err(closed) = shared.tasks.spawn("lease", async move { revoke(&late, room).await }) {
+        tracing::debug!(%closed, "the lease is left to its TTL");
+    }
+}
+
+/// Tried once, with the lease's own TTL as its deadline: after that there is nothing to revoke.
+async fn revoke(shared: &Shared, room: RoomId) {
+    let ttl = shared.settings.lease_ttl.duration();
+    match tokio::time::timeout(ttl, shared.store.revoke_room(room)).await {
+        Ok(Ok(())) => {}
+        Ok(Err(error)) => tracing::debug!(%room, %error, "the lease was not revoked; its TTL ends it"),
+        Err(_) => tracing::debug!(%room, "the lease was not revoked in time; its TTL ends it"),
     }
 }
 

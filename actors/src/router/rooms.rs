@@ -15,7 +15,7 @@ use crate::ports::{NewRequest, NodeQuestion, OpenRoom, RequestEvent, Target, Wor
 use crate::reaper::Reaper;
 use crate::router::nodes::Nodes;
 use crate::router::request::{Request, RequestMessage};
-use crate::router::room::{Command, RouterRoom, Shared, Told};
+use crate::router::room::{Command, RouterRoom, Shared, Told, revoke_late};
 use crate::timer::{Alarm, Ring};
 use crate::watch::WatchEvent;
 
@@ -312,6 +312,7 @@ impl State {
             Effect::Who { incarnation } => self.nodes.ask(incarnation, NodeQuestion::Who),
             Effect::Grant { spec } => self.order(spec.room, Command::Grant),
             Effect::Renew { room } => self.order(room, Command::Renew),
+            Effect::Revoke { room } if !self.rooms.contains_key(&room) => revoke_late(&self.parts.shared, room),
             Effect::Revoke { room } => self.order(room, Command::Revoke),
             Effect::Pass {
                 request, skip, count, ..
