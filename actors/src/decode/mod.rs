@@ -227,10 +227,6 @@ impl Craft for Decode {
         None
     }
 
-    fn child_died(&self, _room: &DecodeRoom, _child: ActorCell) {
-        // The transfer's guard, which goes with the event, has destroyed the session and told the ledger.
-    }
-
     fn tokens(&self, room: &DecodeRoom, position: u32, count: u32) -> Vec<Token> {
         room.tokens(position, count)
     }

@@ -165,10 +165,6 @@ impl Craft for Prefill {
         })
     }
 
-    fn child_died(&self, _room: &PrefillRoom, _child: ActorCell) {
-        // The transfer's guard, which goes with the event, has destroyed the session and told the ledger.
-    }
-
     fn tokens(&self, _room: &PrefillRoom, _position: u32, _count: u32) -> Vec<Token> {
         vec![]
     }

@@ -49,9 +49,6 @@ pub trait Craft: Send + Sync + 'static {
     /// What a report period adds: the newest counters of a room.
     fn sample(&self, id: RoomId, room: &Self::Room) -> Option<EventOf<Self>>;
 
-    /// A child of the room's actor (a transfer) died without a word.
-    fn child_died(&self, room: &Self::Room, child: ActorCell);
-
     /// Tokens that the room has produced.
     fn tokens(&self, room: &Self::Room, position: u32, count: u32) -> Vec<Token>;
 

@@ -81,11 +81,8 @@ impl<C: Craft> Actor for Room<C> {
         state: &mut Self::State,
     ) -> Result<(), ActorProcessingErr> {
         match event {
-            // A transfer that ended as it should has reported its end before; saying it again is harmless, because
-            // reports of an epoch that is over are fenced.
-            SupervisionEvent::ActorTerminated(child, _, _) | SupervisionEvent::ActorFailed(child, _) => {
-                self.craft.child_died(&state.room, child);
-            }
+            // The transfer's guard, which goes with the event, has destroyed the session of one that died and told the ledger.
+            SupervisionEvent::ActorTerminated(..) | SupervisionEvent::ActorFailed(..) => {}
             SupervisionEvent::ActorStarted(_) | SupervisionEvent::ProcessGroupChanged(_) => {}
         }
         state.leave_when_alone(&myself);

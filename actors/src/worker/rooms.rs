@@ -117,7 +117,6 @@ pub struct State<C: Craft> {
     actors: HashMap<ActorId, RoomId>,
     reaper: Reaper,
     serving: bool,
-    last_progress: u64,
 }
 
 impl<C: Craft> Actor for Rooms<C> {
@@ -150,7 +149,6 @@ impl<C: Craft> Actor for Rooms<C> {
             actors: HashMap::new(),
             reaper,
             serving: true,
-            last_progress: 0,
         })
     }
 
@@ -365,7 +363,6 @@ impl<C: Craft> State<C> {
             in_hand,
             alive: true,
         };
-        self.last_progress = status.progress;
         self.common(myself, Common::Engine(view)).await;
         let samples: Vec<_> = self
             .rooms
