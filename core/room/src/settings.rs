@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use crate::time::Millis;
 
 /// The bounds of the protocol. Times are milliseconds. See `ARCHITECTURE.md` for what each one covers.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Settings {
     /// A party that owes a step and makes no progress for this long has failed.
     pub progress_ttl: Millis,
@@ -209,7 +209,6 @@ impl Settings {
         };
         at_least("progress-ttl-ms", ttl, 200)?;
         at_most("progress-ttl-ms", ttl, 3_600_000)?;
-        at_least("handshake-ttl-ms", self.handshake_ttl.0, 50)?;
         at_least("report-period-ms", self.report_period.0, 5)?;
         at_most("report-period-ms", self.report_period.0, ttl / 4)?;
         at_least("ping-interval-ms", self.ping_interval.0, 10)?;
@@ -219,10 +218,14 @@ impl Settings {
         at_least("lease-ttl-ms", self.lease_ttl.0, ttl)?;
         at_least("tcp-user-timeout-ms", self.tcp_user_timeout.0, 10)?;
         at_most("tcp-user-timeout-ms", self.tcp_user_timeout.0, ttl)?;
-        at_least("connect-timeout-ms", self.connect_timeout.0, 10)?;
+        // A node takes a gap of up to a report period and a quarter of the TTL for a late clock, not for a stop: no timer
+        // may be so short that it can fire within that gap, or a node that was itself late would accuse another.
+        let late = self.report_period.0 + self.progress_ttl.scale(1, 4).0 + 1;
+        at_least("connect-timeout-ms", self.connect_timeout.0, late)?;
         at_most("connect-timeout-ms", self.connect_timeout.0, ttl)?;
-        at_least("ask-timeout-ms", self.ask_timeout.0, 10)?;
-        at_least("who-timeout-ms", self.who_timeout.0, 10)?;
+        at_least("handshake-ttl-ms", self.handshake_ttl.0, late)?;
+        at_least("ask-timeout-ms", self.ask_timeout.0, late)?;
+        at_least("who-timeout-ms", self.who_timeout.0, late)?;
         at_least("queue-timeout-ms", self.queue_timeout.0, 1)?;
         at_least("request-timeout-ms", self.request_timeout.0, self.queue_timeout.0)?;
         at_least("transfer-floor", self.transfer_floor, 1)?;
@@ -247,7 +250,7 @@ impl Settings {
 }
 
 /// A setting under which the protocol's bounds would not hold.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, thiserror::Error)]
 #[error("{name} = {value} is wrong: it must be {right}")]
 pub struct SettingsError {
     /// The setting's name, as a flag has it.
@@ -278,6 +281,21 @@ mod tests {
             ..Settings::default()
         };
         assert!(wrong.validate().unwrap_err().to_string().contains("max-epochs = 0"));
+    }
+
+    #[test]
+    fn no_timer_may_be_shorter_than_what_a_late_clock_may_be() {
+        let late = Settings {
+            connect_timeout: Millis(1500),
+            ..Settings::default()
+        };
+        // A report period of 250 ms and a quarter of the TTL, 1250 ms, pass for a late clock.
+        assert!(late.validate().unwrap_err().to_string().contains("connect-timeout-ms"));
+        let enough = Settings {
+            connect_timeout: Millis(1501),
+            ..Settings::default()
+        };
+        assert_eq!(enough.validate(), Ok(()));
     }
 
     #[test]
