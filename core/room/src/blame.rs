@@ -5,11 +5,12 @@ use crate::evidence::{Evidence, Owes};
 use crate::ids::Incarnation;
 use crate::ledger::router::Side;
 use crate::phase::Phase;
+use crate::planted;
 use crate::reason::{Blame, Reason};
 use crate::time::Millis;
 
 /// What R knows of a failed room besides what the workers saw.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Context {
     /// Why it failed.
     pub reason: Reason,
@@ -83,6 +84,9 @@ impl Context {
 pub fn assign(prefill: Option<&Evidence>, decode: Option<&Evidence>, context: &Context) -> Blame {
     if context.lived_through_stop {
         return Blame::Nobody;
+    }
+    if let (true, Some(side)) = (planted::blame_the_accuser(), context.accuser) {
+        return context.side(side);
     }
     if let Some(blame) = fixed(context) {
         return blame;

@@ -2,7 +2,7 @@
 //! fleet is not hammered. Counted in thousandths, so that it is exact.
 
 /// Tokens of extra attempts, in thousandths.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Bucket {
     milli: u64,
     capacity: u64,

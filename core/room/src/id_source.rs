@@ -4,7 +4,7 @@
 use crate::ids::RoomId;
 
 /// A generator of room ids. Ids are not secrets: what must not be guessed is D's token, which comes from the OS.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct IdSource {
     state: [u64; 2],
 }

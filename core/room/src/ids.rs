@@ -60,7 +60,7 @@ impl Incarnation {
 }
 
 /// The text is not an id: what it should have been is in the message.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, thiserror::Error)]
 #[error("`{text}` is not {what}: write 1 to 16 hexadecimal digits")]
 pub struct IdError {
     /// The kind of id that was expected.

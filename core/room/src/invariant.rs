@@ -29,7 +29,7 @@ pub enum Invariant {
 }
 
 /// An invariant that does not hold, and what was seen.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Violation {
     /// Which one.
     pub invariant: Invariant,

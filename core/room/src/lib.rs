@@ -15,6 +15,7 @@ pub mod message;
 pub mod pages;
 pub mod pause;
 pub mod phase;
+pub(crate) mod planted;
 pub mod reason;
 pub mod request;
 pub mod room;

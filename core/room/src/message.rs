@@ -9,7 +9,7 @@ use crate::reason::{PartEnd, Reason, Verdict};
 
 /// R → worker, on the room's stream. Its order makes an abort unable to overtake its Open; its end is an abort.
 /// (Open itself carries a [`crate::spec::RoomSpec`] and is the ledger's own event.)
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum ToWorker {
     /// End the part.
     Abort(Reason),
@@ -26,7 +26,7 @@ pub enum ToWorker {
 }
 
 /// Worker → R, on the room's stream.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum FromWorker {
     /// The part exists. D names its data address and the token that P must show there.
     Admitted {
@@ -87,7 +87,7 @@ pub enum Refusal {
 }
 
 /// What a worker reports of its part within a report period of a change.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 pub struct PartState {
     /// The part's phase.
     pub phase: PartPhase,

@@ -11,7 +11,7 @@ use crate::settings::Settings;
 use crate::time::{Millis, Moment};
 
 /// Where a request stands.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Stage {
     /// In the admission queue.
     Waiting,
@@ -22,7 +22,7 @@ pub enum Stage {
 }
 
 /// The time that a request may wait for its turn or for pages: a budget over all attempts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct QueueClock {
     left: Millis,
     since: Option<Moment>,
@@ -68,7 +68,7 @@ impl QueueClock {
 }
 
 /// A live request.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Request {
     /// What arrived.
     pub arrival: Arrival,

@@ -21,7 +21,7 @@ use crate::spec::RoomSpec;
 use crate::time::Moment;
 
 /// How far the opening of a room has come.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Opening {
     /// D was asked.
     AskingDecode,
@@ -39,7 +39,7 @@ pub enum Opening {
 }
 
 /// R's view of one node's part of a room.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Part {
     /// The node.
     pub node: Incarnation,
@@ -75,7 +75,7 @@ impl Part {
 }
 
 /// The end of a room, set once.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct RoomVerdict {
     /// How it ended.
     pub verdict: Verdict,
@@ -86,7 +86,7 @@ pub struct RoomVerdict {
 }
 
 /// R's view of a room.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Room {
     /// What was asked of the workers.
     pub spec: RoomSpec,

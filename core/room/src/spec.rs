@@ -8,7 +8,7 @@ use crate::ids::{Attempt, Incarnation, RequestKey, RoomId};
 use crate::time::Millis;
 
 /// The part of an Open that the protocol looks at.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct RoomSpec {
     /// The room.
     pub room: RoomId,

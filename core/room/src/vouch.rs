@@ -3,6 +3,7 @@
 
 use crate::evidence::Owes;
 use crate::phase::Phase;
+use crate::planted;
 use crate::time::Millis;
 
 /// How long R waits after a renewal was answered `not found`, before it judges: the watch may still show the DELETE,
@@ -57,6 +58,7 @@ pub fn judge(standing: &Standing, sign: Sign) -> Vouched {
         return Vouched::Ignore;
     }
     match sign {
+        Sign::Absent if planted::outage_evicts() => Vouched::Expired(standing.owes),
         Sign::Absent | Sign::NotFound => Vouched::Lapse,
         Sign::Deleted => deleted(standing),
     }

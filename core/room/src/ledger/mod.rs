@@ -14,7 +14,7 @@ use crate::phase::Phase;
 use crate::time::Millis;
 
 /// What an engine is doing, as the ledger sees it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub struct EngineView {
     /// Chunks and steps finished, absolute.
     pub progress: u64,
@@ -25,7 +25,7 @@ pub struct EngineView {
 }
 
 /// One row of `rooms ls`: a part, as its node sees it now.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct RoomRow {
     /// The room.
     pub room: RoomId,
@@ -56,7 +56,7 @@ pub struct RoomRow {
 }
 
 /// Counts of a node, taken from the ledger at the moment of asking.
-#[derive(Clone, Debug, PartialEq, Eq, Default)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Default)]
 pub struct Gauges {
     /// Live parts by phase, in the order of [`Phase::ALL`].
     pub rooms: [u32; 7],

@@ -23,7 +23,7 @@ pub enum Clock {
 }
 
 /// When each of R's timers fires; `None` is off.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub struct Clocks {
     /// The worker that was asked to open.
     pub connect: Option<(Side, Moment)>,

@@ -5,11 +5,12 @@ use crate::ids::Epoch;
 use crate::ledger::router::Side;
 use crate::message::{Counters, PartState};
 use crate::phase::Phase;
+use crate::planted;
 use crate::settings::Settings;
 use crate::time::Moment;
 
 /// What a report was worth.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Heard {
     /// Something moved.
     Progress,
@@ -20,7 +21,7 @@ pub enum Heard {
 }
 
 /// What a Tokens message is at the gate.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum TokensHeard {
     /// These pass: `count` from index `skip` of the message on.
     Pass {
@@ -43,6 +44,10 @@ impl Room {
             return Heard::Fenced;
         }
         self.part_mut(side).epoch = state.epoch;
+        if planted::restart_is_progress() && state.epoch > known {
+            self.clocks.chunk = self.clocks.chunk.map(|_| now + settings.router_ttl());
+            self.clocks.ack = self.clocks.ack.map(|_| now + settings.router_ttl());
+        }
         let before = self.counters;
         let mut moved = self.counters.raise(state.counters);
         moved |= match side {
@@ -137,6 +142,7 @@ impl Room {
         self.clocks.handshake = None;
         match phase {
             Phase::Queued => {}
+            Phase::Bootstrapping if planted::no_handshake_deadline() => {}
             Phase::Bootstrapping => {
                 self.clocks.handshake = Some(now + settings.handshake_ttl + settings.router_slack);
             }
@@ -171,7 +177,7 @@ impl Room {
         if !self.sealed {
             self.sealed = true;
             self.clocks.chunk = None;
-            self.clocks.ack = Some(now + settings.router_ttl());
+            self.clocks.ack = (!planted::no_transfer_deadline()).then(|| now + settings.router_ttl());
             let outstanding = self.counters.bytes_sealed.saturating_sub(self.counters.bytes_verified);
             self.clocks.absolute = Some(now + settings.transfer_budget(outstanding) + settings.router_slack);
         }
@@ -191,6 +197,7 @@ impl Room {
         let verified = counters.bytes_verified > before.bytes_verified;
         self.clocks.ack = match (owed, self.clocks.ack) {
             (false, _) => None,
+            (true, _) if planted::no_transfer_deadline() => None,
             (true, Some(due)) if !verified => Some(due),
             (true, _) => Some(now + settings.router_ttl()),
         };

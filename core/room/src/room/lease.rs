@@ -15,7 +15,7 @@ pub enum LeaseState {
 }
 
 /// A room's lease, as R knows it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Lease {
     state: LeaseState,
     /// The store has not answered the grant.
@@ -37,7 +37,7 @@ pub struct Lease {
 }
 
 /// What the lease's own timer wants.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum LeaseDue {
     /// Nothing yet.
     Nothing,

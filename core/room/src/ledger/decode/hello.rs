@@ -6,11 +6,12 @@ use crate::ledger::decode::part_d::{Link, PartD};
 use crate::ledger::decode::{Effect, Ledger, SessionId};
 use crate::ledger::worker::{Ending, Gone};
 use crate::message::HelloReply;
+use crate::planted;
 use crate::reason::{PartEnd, Reason};
 use crate::time::Moment;
 
 /// What a peer said on a new connection.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Hash)]
 pub(super) struct Hello {
     pub(super) room: RoomId,
     pub(super) epoch: Epoch,
@@ -23,13 +24,17 @@ pub(super) struct Hello {
 impl Ledger {
     /// A hello never creates state: it is answered from what there is.
     pub(super) fn hello(&mut self, hello: Hello, now: Moment, out: &mut Vec<Effect>) {
-        let refusal = self.refused(&hello);
+        let refusal = self.refused(&hello).map(|reply| match reply {
+            HelloReply::Unknown if planted::unknown_room_waits() => HelloReply::Wait,
+            HelloReply::Committed if planted::commit_not_sticky() => HelloReply::Unknown,
+            told => told,
+        });
         if let Some(reply) = refusal {
             self.table.fenced += u64::from(matches!(reply, HelloReply::Unknown | HelloReply::Stale));
             out.push(reply_to(&hello, reply));
             return;
         }
-        self.new_session(&hello, out);
+        self.new_session(&hello, now, out);
         self.answer(hello.room, now, out);
     }
 
@@ -58,7 +63,7 @@ impl Ledger {
     }
 
     /// The connection of a higher epoch takes the place of the one before it, which is destroyed.
-    fn new_session(&mut self, hello: &Hello, out: &mut Vec<Effect>) {
+    fn new_session(&mut self, hello: &Hello, now: Moment, out: &mut Vec<Effect>) {
         let room = hello.room;
         let Some(part) = self.table.edit(room) else { return };
         if part.session.is_some() {
@@ -68,6 +73,9 @@ impl Ledger {
             });
         }
         part.base.epoch = hello.epoch;
+        if planted::restart_is_progress() {
+            part.restart_timers(now);
+        }
         part.session = Some(hello.session);
         part.link = Link::Waiting { told: false };
         let place = part.place;

@@ -14,7 +14,7 @@ use crate::spec::RoomSpec;
 use crate::time::Moment;
 
 /// All of a decode worker's parts. Deterministic: no clock, no randomness, no I/O.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Hash)]
 pub struct Ledger {
     pub(super) table: Table<PartD>,
     /// Rooms with a live session that wait for pages, in the order of their first hellos. Nobody overtakes.

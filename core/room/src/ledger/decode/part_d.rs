@@ -5,11 +5,12 @@ use crate::evidence::Owes;
 use crate::ledger::decode::SessionId;
 use crate::ledger::worker::{Base, Env, LastWord, Part, Timer, TimerKind, Timers};
 use crate::phase::Phase;
+use crate::planted;
 use crate::reason::{PartEnd, Reason};
 use crate::time::{Millis, Moment};
 
 /// The data connection of the current epoch.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Link {
     /// There is none: before the first hello, or after it broke.
     Down,
@@ -22,7 +23,7 @@ pub(super) enum Link {
 }
 
 /// D's part of a room.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Hash)]
 pub(super) struct PartD {
     pub(super) base: Base,
     /// What P must show.
@@ -90,6 +91,12 @@ impl PartD {
             self.moved_at = now;
         }
         self.refresh_phase(now);
+    }
+
+    /// What a restart must never do: see `planted`.
+    pub(super) fn restart_timers(&mut self, now: Moment) {
+        self.moved_at = now;
+        self.started = self.started.map(|_| now);
     }
 
     /// P's engine moved. What it had done before Started is no progress; of a count that is first heard of after Started
@@ -226,6 +233,7 @@ impl Part for PartD {
         let mut timers = Timers::default();
         match (self.committed, self.started) {
             (Some(committed), _) => self.decode_timers(committed, env, &mut timers),
+            (None, Some(_)) if planted::no_transfer_deadline() => self.base.backstop(env, &mut timers),
             (None, Some(started)) => self.input_timers(started, env, &mut timers),
             (None, None) => self.base.backstop(env, &mut timers),
         }

@@ -6,12 +6,12 @@ use crate::time::Moment;
 
 /// The prefill workers that rooms come from, and how many places each holds: no single one may take them all while there
 /// are others.
-#[derive(Clone, Debug, PartialEq, Eq, Default)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Default)]
 pub(super) struct Peers {
     known: BTreeMap<Incarnation, Peer>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Peer {
     rooms: u32,
     seen: Moment,

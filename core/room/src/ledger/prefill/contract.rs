@@ -9,7 +9,7 @@ use crate::spec::RoomSpec;
 use crate::time::Millis;
 
 /// What happened. Data-plane events name their epoch: those of an epoch that is over are fenced and counted.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Event {
     /// R opens a room here. `decode_addr` and `token` are from D's Admitted.
     Open {
@@ -130,7 +130,7 @@ pub enum Event {
 
 /// What is to be done. Effects are executed in order; none of them is waited for.
 #[must_use = "an effect that is not executed is a silent no-op"]
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Effect {
     /// Say this to R on the room's stream. If there is no such stream any more it is dropped.
     Tell {

@@ -7,17 +7,18 @@ use crate::ledger::prefill::{Effect, Ledger};
 use crate::ledger::worker::Ending;
 use crate::message::{Counters, HelloReply};
 use crate::phase::Phase;
+use crate::planted;
 use crate::reason::{PartEnd, Reason};
 use crate::time::Moment;
 
 impl Ledger {
     /// The part, if this is its epoch and its connection stands; else the message is fenced.
     fn current(&mut self, room: RoomId, epoch: Epoch) -> Option<&mut PartP> {
-        let current = self
-            .table
-            .live
-            .get(&room)
-            .is_some_and(|part| part.base.epoch == epoch && part.link != Link::Down && part.held.is_none());
+        let current = self.table.live.get(&room).is_some_and(|part| {
+            (part.base.epoch == epoch || planted::stale_epoch_counts())
+                && part.link != Link::Down
+                && part.held.is_none()
+        });
         if !current {
             self.table.fenced += 1;
             return None;
@@ -80,7 +81,9 @@ impl Ledger {
             self.table.fenced += 1;
             return;
         }
-        part.link = Link::Waiting;
+        if !planted::queue_charged_to_handshake() {
+            part.link = Link::Waiting;
+        }
         part.base.link_broken = false;
         if !part.is_started() {
             part.enter(Stage::PagesAtDecode, now);

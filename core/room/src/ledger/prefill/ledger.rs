@@ -9,12 +9,13 @@ use crate::ledger::prefill::{Config, Effect, Event};
 use crate::ledger::worker::{Ending, Key, Orders, Table, TimerKind};
 use crate::ledger::{EngineView, Gauges, RoomRow};
 use crate::message::{FromWorker, ToWorker};
+use crate::planted;
 use crate::reason::{PartEnd, Reason, Verdict};
 use crate::spec::RoomSpec;
 use crate::time::Moment;
 
 /// All of a prefill worker's parts. Deterministic: no clock, no randomness, no I/O.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Hash)]
 pub struct Ledger {
     pub(super) table: Table<PartP>,
     /// Rooms that wait for a place in the hello window, in the order of their Opens.
@@ -194,6 +195,7 @@ impl Ledger {
             return;
         }
         match message {
+            ToWorker::Abort(_) if planted::poll_ignores_abort() && self.has_started(room) => {}
             ToWorker::Abort(reason) => self.end(room, PartEnd::Failed(reason), Ending::Now, now, out),
             ToWorker::Committed => self.end(room, PartEnd::HandedOver, Ending::Now, now, out),
             // Only D gives tokens.
@@ -205,6 +207,10 @@ impl Ledger {
             }
             ToWorker::Unknown => self.end(room, PartEnd::Failed(Reason::UnknownRoom), Ending::Now, now, out),
         }
+    }
+
+    fn has_started(&self, room: RoomId) -> bool {
+        self.table.live.get(&room).is_some_and(PartP::is_started)
     }
 
     /// Ends a part, and takes it out of this ledger's queues.

@@ -5,11 +5,12 @@ use crate::ids::Epoch;
 use crate::ledger::worker::{Base, Env, LastWord, Part, Timers};
 use crate::message::Counters;
 use crate::phase::Phase;
+use crate::planted;
 use crate::reason::{PartEnd, Reason};
 use crate::time::{Millis, Moment};
 
 /// Where P's part stands; finer than its phase.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Stage {
     /// Queued: waits for a place in the hello window.
     Window,
@@ -27,7 +28,7 @@ pub(super) enum Stage {
 }
 
 /// The data connection of the current epoch.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Link {
     /// There is none.
     Down,
@@ -40,14 +41,14 @@ pub(super) enum Link {
 }
 
 /// A connection that broke while this node was finding out that it had been stopped: judged after the grace.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct HeldBreak {
     pub(super) epoch: Epoch,
     pub(super) unacked: bool,
 }
 
 /// P's part of a room.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Hash)]
 pub(super) struct PartP {
     pub(super) base: Base,
     pub(super) stage: Stage,
@@ -105,6 +106,11 @@ impl PartP {
         self.base.epoch = epoch;
         self.base.sessions.insert(epoch);
         self.link = Link::Hello(now + after);
+        if planted::restart_is_progress() {
+            self.chunk_at = now;
+            self.ack_at = self.ack_at.map(|_| now);
+            self.handover_at = self.handover_at.map(|_| now);
+        }
         if !self.is_started() {
             self.enter(Stage::Hello, now);
         }
@@ -208,18 +214,21 @@ impl Part for PartP {
 
     fn timers(&self, env: &Env<'_>) -> Timers {
         let mut timers = Timers::default();
-        if let Link::Hello(said) = self.link {
+        if let Link::Hello(said) = self.link
+            && !planted::no_handshake_deadline()
+        {
             timers.end(said, env.settings.handshake_ttl, Reason::HandshakeTimeout, Owes::Decode);
         }
         match self.stage {
             Stage::Window | Stage::Hello | Stage::PagesAtDecode | Stage::Turn => self.base.backstop(env, &mut timers),
             Stage::Computing => self.compute_timers(env, &mut timers),
+            Stage::Sending { .. } if planted::no_transfer_deadline() => self.base.backstop(env, &mut timers),
             Stage::Sending { sealed, outstanding } => {
                 let budget = env.settings.transfer_budget(outstanding);
                 timers.end(sealed, budget, Reason::TransferStalled, self.transfer_debtor());
             }
         }
-        if let Some(since) = self.ack_at {
+        if let Some(since) = self.ack_at.filter(|_| !planted::no_transfer_deadline()) {
             timers.end(since, env.settings.progress_ttl, Reason::TransferStalled, Owes::Decode);
         }
         if let Some(since) = self.handover_at {

@@ -4,7 +4,7 @@ use crate::time::{Millis, Moment};
 const WINDOW: Millis = Millis(2000);
 
 /// The measured rate of this node's prefill in tokens per second, while it had work all the time.
-#[derive(Clone, Debug, PartialEq, Eq, Default)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Default)]
 pub(super) struct RateMeter {
     /// Prompt tokens computed by all rooms since the start.
     total: u64,

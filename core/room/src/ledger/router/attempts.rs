@@ -5,6 +5,7 @@ use super::placement::Placement;
 use super::{Effect, Ledger, Outcome, Side, Timer};
 use crate::ids::{Incarnation, RequestKey, RoomId};
 use crate::message::Refusal;
+use crate::planted;
 use crate::reason::{Blame, Reason};
 use crate::request::Stage;
 use crate::room::{Opening, Room};
@@ -161,7 +162,8 @@ impl Ledger {
         let pair = (room.spec.prefill, room.spec.decode);
         let Some(request) = self.request_mut(key) else { return };
         request.failed(pair, reason, blame);
-        let retry = reason.may_retry() && request.spent < max_attempts && now < request.deadline;
+        let covered = !planted::retry_covers_handshake_only() || reason == Reason::HandshakeTimeout;
+        let retry = covered && reason.may_retry() && request.spent < max_attempts && now < request.deadline;
         request.stage = Stage::Waiting;
         let possible = retry
             && self

@@ -17,7 +17,7 @@ pub enum Side {
 }
 
 /// A request at the door.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Arrival {
     /// The router's own number of it, never used before.
     pub request: RequestKey,
@@ -34,7 +34,7 @@ pub struct Arrival {
 }
 
 /// What the ledger knows of a worker.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct MemberInfo {
     /// Its life.
     pub incarnation: Incarnation,
@@ -59,7 +59,7 @@ pub struct MemberInfo {
 }
 
 /// A worker's report of itself, every report period, from its ledger.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub struct Load {
     /// Chunks and steps its engine has finished.
     pub engine_progress: u64,
@@ -74,7 +74,7 @@ pub struct Load {
 }
 
 /// What happened.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Event {
     /// A request arrived.
     Arrive(Arrival),
@@ -203,7 +203,7 @@ pub enum Event {
 }
 
 /// The answer to an abort.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum AbortAnswer {
     /// Every request that lived under the id has ended.
     Aborted,
@@ -216,7 +216,7 @@ pub enum AbortAnswer {
 }
 
 /// How a request was answered.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Outcome {
     /// All tokens.
     Done,
@@ -232,7 +232,7 @@ pub enum Outcome {
 }
 
 /// How a room ended, for metrics, logs and spans. Blame is assigned up to 250 ms after the verdict.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct RoomEnd {
     /// The room.
     pub room: RoomId,
@@ -252,7 +252,7 @@ pub struct RoomEnd {
 
 /// What is to be done. Effects are executed in order; none of them is waited for.
 #[must_use = "an effect that is not executed is a silent no-op"]
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Effect {
     /// Answer an abort.
     AnswerAbort {

@@ -3,6 +3,7 @@
 use super::{Effect, Ledger, Timer};
 use crate::evidence::Owes;
 use crate::ids::RoomId;
+use crate::planted;
 use crate::reason::Reason;
 use crate::time::Moment;
 use crate::vouch::{self, NOT_FOUND_GRACE, Sign, Standing, Vouched};
@@ -12,7 +13,7 @@ impl Ledger {
         let now = self.now;
         if let Some(room) = self.live_mut(id) {
             room.lease.granted(sent.min(now), now);
-        } else if self.late_grants.remove(&id).is_some() {
+        } else if self.late_grants.remove(&id).is_some() && !planted::late_grant_kept() {
             self.dirty.insert(Timer::LateGrant(id));
             self.push(Effect::Revoke { room: id });
         }

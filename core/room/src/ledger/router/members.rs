@@ -4,12 +4,13 @@ use std::collections::BTreeSet;
 
 use super::{Effect, Ledger, Load, MemberInfo, Side};
 use crate::ids::{Incarnation, Role, RoomId};
+use crate::planted;
 use crate::reason::Reason;
 use crate::settings::Settings;
 use crate::time::Moment;
 
 /// A worker.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Hash)]
 pub(super) struct Member {
     pub(super) info: MemberInfo,
     /// The node stream stands.
@@ -156,6 +157,11 @@ impl Ledger {
         member.lost = false;
         member.load = Some(load);
         self.pump = true;
+        if planted::lease_renewed_by_liveness() {
+            for (room, _) in self.rooms_with(incarnation) {
+                self.progress(room);
+            }
+        }
     }
 
     pub(super) fn fire_member(&mut self, incarnation: Incarnation) {

@@ -40,7 +40,7 @@ use crate::time::Moment;
 use crate::tombstones::Tombstones;
 
 /// What a router's ledger is made of.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Hash)]
 pub struct Config {
     /// The bounds.
     pub settings: Settings,
@@ -51,7 +51,7 @@ pub struct Config {
 }
 
 /// All that a router knows and decides. Deterministic, without I/O.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Hash)]
 pub struct Ledger {
     settings: Settings,
     me: Incarnation,

@@ -8,7 +8,7 @@ use crate::reason::Reason;
 use crate::request::Request;
 
 /// What placement found for a request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Placement {
     /// Open it there.
     Pair {

@@ -5,6 +5,7 @@ use super::{Effect, Ledger, Side};
 use crate::evidence::Evidence;
 use crate::ids::{Epoch, RoomId};
 use crate::message::{FromWorker, PartState, ToWorker};
+use crate::planted;
 use crate::reason::{PartEnd, Reason};
 use crate::room::Heard;
 
@@ -40,6 +41,7 @@ impl Ledger {
     /// The room has its verdict and blame is awaited.
     fn late_report(&mut self, id: RoomId, side: Side, message: FromWorker) {
         match message {
+            FromWorker::Tokens { count, .. } if planted::two_speakers() => self.pass_anyway(id, count),
             FromWorker::Ended { evidence, relayed, .. } => {
                 self.answer_verdict(id, side);
                 self.hear_evidence(id, speaker(side, relayed), Some(evidence));
@@ -55,6 +57,19 @@ impl Ledger {
             | FromWorker::Tokens { .. }
             | FromWorker::Ask => self.answer_verdict(id, side),
         }
+    }
+
+    /// What the gate must never do: see `planted`.
+    fn pass_anyway(&mut self, id: RoomId, count: u32) {
+        let Some(room) = self.rooms.get(&id) else { return };
+        let request = room.spec.request;
+        self.push(Effect::Pass {
+            request,
+            room: id,
+            skip: 0,
+            count,
+        });
+        self.answer_verdict(id, Side::Decode);
     }
 
     /// R remembers at most the room's verdict. Answers are not answered again: that would never end.
@@ -74,6 +89,9 @@ impl Ledger {
 
     fn answer_verdict(&mut self, id: RoomId, side: Side) {
         self.fenced += 1;
+        if planted::update_after_clear_is_noop() {
+            return;
+        }
         let message = self.verdict_of(id).map_or(ToWorker::Unknown, ToWorker::Verdict);
         self.push(Effect::Tell {
             room: id,
@@ -152,6 +170,9 @@ impl Ledger {
 
     /// The room's lease is gone and the worker asks: answered at once. A room that is overdue is decided first.
     fn ask(&mut self, id: RoomId, side: Side) {
+        if planted::ask_unanswered() {
+            return;
+        }
         if !self.held {
             self.fire_room(id);
         }

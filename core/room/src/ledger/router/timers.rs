@@ -10,7 +10,7 @@ use crate::time::Moment;
 use crate::vouch::Sign;
 
 /// What a deadline belongs to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) enum Timer {
     /// Queue deadline, absolute deadline, next try.
     Request(RequestKey),

@@ -10,7 +10,7 @@ use crate::room::Room;
 use crate::time::{Millis, Moment};
 
 /// A worker as R sees it.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct MemberView {
     /// Who it is.
     pub info: MemberInfo,

@@ -1,8 +1,10 @@
 //! Questions to R and answers to it. A message about a room that does not live here is an answer, and never state.
 
-use crate::ids::{Incarnation, RoomId};
+use crate::ids::{Epoch, Incarnation, RoomId};
 use crate::ledger::worker::{Orders, Part, Table};
-use crate::message::{FromWorker, ToWorker};
+use crate::message::{Counters, FromWorker, PartState, ToWorker};
+use crate::phase::Phase;
+use crate::planted;
 use crate::reason::{PartEnd, Reason};
 use crate::time::Moment;
 
@@ -47,12 +49,15 @@ impl<P: Part> Table<P> {
     /// Answers a message about a room that does not live here. R's own answers are not answered: that would never end.
     pub(crate) fn answer_absent<E: Orders>(&mut self, room: RoomId, message: ToWorker, out: &mut Vec<E>) {
         self.fenced += 1;
+        if planted::update_after_clear_is_noop() {
+            return;
+        }
         match message {
             ToWorker::Abort(_) | ToWorker::Committed | ToWorker::Taken(_) | ToWorker::Live => {
                 let answer = self
                     .ended
                     .get(&room)
-                    .map_or(FromWorker::Unknown, |gone| FromWorker::AlreadyEnded(gone.end));
+                    .map_or(unknown(), |gone| FromWorker::AlreadyEnded(gone.end));
                 out.push(E::tell(room, answer));
             }
             ToWorker::Verdict(_) | ToWorker::Unknown => {}
@@ -70,4 +75,21 @@ impl<P: Part> Table<P> {
         }
         Some(PartEnd::Failed(Reason::RouterLost))
     }
+}
+
+fn unknown() -> FromWorker {
+    if planted::unknown_room_waits() {
+        return FromWorker::State(PartState {
+            phase: Phase::WaitingForInput,
+            epoch: Epoch(0),
+            counters: Counters {
+                tokens_computed: 0,
+                bytes_sealed: 0,
+                bytes_sent: 0,
+                bytes_verified: 0,
+                tokens_made: 0,
+            },
+        });
+    }
+    FromWorker::Unknown
 }

@@ -5,7 +5,7 @@ use crate::settings::Settings;
 use crate::time::{Millis, Moment};
 
 /// A room that is over but which somebody might still touch: its pages are in quarantine until every permit is back.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Closing {
     pub(crate) pages: u32,
     /// Epochs whose reader or sender has not given its permit back.
@@ -17,7 +17,7 @@ pub(crate) struct Closing {
 }
 
 /// How far the fences of a closing room went.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Stage {
     /// Asked to stop; after the grace the sessions are killed.
     Asked,

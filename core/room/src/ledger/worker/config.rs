@@ -2,7 +2,7 @@ use crate::ids::Incarnation;
 use crate::settings::Settings;
 
 /// What a worker's ledger must know of its node.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Config {
     /// The bounds of the protocol.
     pub settings: Settings,

@@ -3,7 +3,7 @@ use crate::time::{Millis, Moment};
 
 /// Watches the engine: one that owes a chunk or step and finishes none for a progress TTL is wedged. One that owes nothing
 /// cannot be; one that does not answer owes an answer.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct EngineWatch {
     ttl: Millis,
     progress: u64,

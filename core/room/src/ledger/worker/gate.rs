@@ -2,7 +2,7 @@ use crate::ledger::worker::EngineWatch;
 use crate::time::Moment;
 
 /// Whether this node takes new rooms, and the last fence.
-#[derive(Clone, Debug, PartialEq, Eq, Default)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Default)]
 pub(crate) struct Gate {
     pub(crate) draining: bool,
     /// Since when, and why, pages or permits are given up: only the end of the process gets them back.

@@ -10,7 +10,7 @@ use crate::spec::RoomSpec;
 use crate::time::Moment;
 
 /// What every part has.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Base {
     pub(crate) spec: RoomSpec,
     pub(crate) opened: Moment,
@@ -133,7 +133,7 @@ impl Base {
 }
 
 /// What is said on the data connection when a part ends.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum LastWord {
     /// Fail, with reason and evidence.
     Fail(Epoch),

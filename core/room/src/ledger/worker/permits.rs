@@ -1,8 +1,11 @@
 //! Permits: whoever may touch a page holds one. Pages go back when all are back; the fences are for those that do not come.
 
+use std::collections::BTreeSet;
+
 use crate::ids::{Epoch, RoomId};
 use crate::ledger::worker::closing::{Closing, Stage};
 use crate::ledger::worker::{Base, Key, Orders, Part, Table};
+use crate::planted;
 use crate::time::Moment;
 
 impl<P: Part> Table<P> {
@@ -10,7 +13,11 @@ impl<P: Part> Table<P> {
     pub(super) fn close<E: Orders>(&mut self, room: RoomId, base: &Base, now: Moment, out: &mut Vec<E>) {
         let closing = Closing {
             pages: base.pages,
-            sessions: base.sessions.clone(),
+            sessions: if planted::pages_reused_early() {
+                BTreeSet::new()
+            } else {
+                base.sessions.clone()
+            },
             engine: base.engine,
             since: now,
             stage: Stage::Asked,
@@ -58,7 +65,7 @@ impl<P: Part> Table<P> {
         } else {
             false
         };
-        if held {
+        if held && !planted::turn_not_released() {
             self.engine_permits = self.engine_permits.saturating_sub(1);
         } else {
             self.fenced += 1;

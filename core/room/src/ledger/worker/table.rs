@@ -23,7 +23,7 @@ pub(crate) struct Env<'a> {
 }
 
 /// What is remembered of an ended room.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Gone {
     pub(crate) end: PartEnd,
     pub(crate) evidence: Evidence,
@@ -33,7 +33,7 @@ pub(crate) struct Gone {
 }
 
 /// What ended a part.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Ending {
     /// A message or an event of this node: the debt is whatever it is now.
     Now,
@@ -44,7 +44,7 @@ pub(crate) enum Ending {
 }
 
 /// Keys of the deadline queue. At the same moment the engine comes first: if it is wedged, it is the reason.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Key {
     Engine,
     Fence,
@@ -53,7 +53,7 @@ pub(crate) enum Key {
 }
 
 /// All parts of a worker, and the permits and pages around them.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Hash)]
 pub(crate) struct Table<P> {
     pub(crate) config: Config,
     pub(crate) live: BTreeMap<RoomId, P>,

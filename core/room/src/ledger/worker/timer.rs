@@ -3,7 +3,7 @@ use crate::reason::Reason;
 use crate::time::{Millis, Moment};
 
 /// What happens when a timer is due.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum TimerKind {
     /// Counters changed and were not reported yet. Ends nothing.
     Report,
@@ -19,7 +19,7 @@ pub(crate) enum TimerKind {
 }
 
 /// One armed timer of a part.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Timer {
     pub(crate) at: Moment,
     /// Since when the part waits.
@@ -28,7 +28,7 @@ pub(crate) struct Timer {
 }
 
 /// The timers of a part, computed from its state whenever they are needed: a timer cannot be forgotten or left behind.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Hash, Default)]
 pub(crate) struct Timers {
     first: Option<Timer>,
     first_end: Option<Timer>,

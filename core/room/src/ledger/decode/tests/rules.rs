@@ -326,3 +326,49 @@ fn commit_is_sticky_running_or_ended() {
         vec![(room(1), E2, HelloReply::Ended(Reason::Aborted))]
     );
 }
+
+#[test]
+fn what_a_connection_of_an_earlier_epoch_says_changes_nothing() {
+    let mut bench = Bench::at("input");
+    let _ = bench.hello(1, E2);
+    let _ = bench.go(Event::Quiesced {
+        room: room(1),
+        epoch: E1,
+    });
+    let fenced = bench.ledger.gauges(bench.now).fenced;
+    let before = bench.ledger.row(room(1), bench.now);
+    let late = [
+        Event::Started {
+            room: room(1),
+            epoch: E1,
+        },
+        Event::Verified {
+            room: room(1),
+            epoch: E1,
+            bytes: 500,
+        },
+        Event::PeerProgress {
+            room: room(1),
+            epoch: E1,
+            progress: 9,
+        },
+        Event::Complete {
+            room: room(1),
+            epoch: E1,
+        },
+        Event::Corrupt {
+            room: room(1),
+            epoch: E1,
+        },
+    ];
+    for (number, event) in late.into_iter().enumerate() {
+        assert_eq!(bench.go(event.clone()), vec![], "{event:?}");
+        assert_eq!(
+            bench.ledger.gauges(bench.now).fenced,
+            fenced + number as u64 + 1,
+            "{event:?}"
+        );
+    }
+    assert_eq!(bench.ledger.row(room(1), bench.now), before);
+    assert_eq!(bench.phase(1), Some(Phase::WaitingForInput));
+}

@@ -149,7 +149,10 @@ impl World {
                 assert_eq!(seen.answers, 0, "no token after the answer");
                 assert_eq!(seen.room, Some(room), "one speaker");
                 seen.passed += count;
-                assert!(seen.passed <= seen.max_tokens);
+                assert!(
+                    seen.passed <= seen.max_tokens,
+                    "I10: more tokens passed than were asked for"
+                );
             }
             Effect::Begin { spec, passed } => {
                 let seen = self.requests.get_mut(&spec.request.0).expect("it arrived");
