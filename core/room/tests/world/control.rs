@@ -10,7 +10,7 @@ use crate::node::{Brain, In};
 use crate::world::{Act, World, tell};
 
 /// What travels on a control connection.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Hash)]
 pub(crate) enum CtlMsg {
     Open { spec: Box<RoomSpec>, token: u64 },
     Say(RoomId, ToWorker),
@@ -24,7 +24,7 @@ pub(crate) enum CtlMsg {
 }
 
 /// The connection to one worker's address.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default, Hash)]
 pub(crate) struct Ctl {
     pub(crate) generation: u32,
     pub(crate) up_r: bool,
@@ -41,14 +41,14 @@ pub(crate) struct Ctl {
 }
 
 /// R's end of a room's stream.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Hash)]
 pub(crate) struct RStream {
     pub(crate) generation: u32,
     pub(crate) closing: bool,
 }
 
 /// What the router's executor keeps.
-#[derive(Default)]
+#[derive(Clone, Default, Hash)]
 pub(crate) struct RouterSide {
     pub(crate) nodes: BTreeMap<Incarnation, RNode>,
     pub(crate) streams: BTreeMap<(RoomId, Side), RStream>,
@@ -56,7 +56,7 @@ pub(crate) struct RouterSide {
 }
 
 /// A worker that the router keeps a node stream to.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Hash)]
 pub(crate) struct RNode {
     pub(crate) w: usize,
     pub(crate) up: bool,
@@ -76,7 +76,7 @@ impl World {
 
     /// Sends a message; order is kept.
     pub(crate) fn ctl_send(&mut self, w: usize, generation: u32, to_w: bool, msg: CtlMsg) {
-        let lat = self.rng.between(1, 6);
+        let lat = self.latency(1, 6);
         let now = self.now;
         let Some(ctl) = self.ctl.get_mut(&w) else { return };
         let up = if to_w { ctl.up_r } else { ctl.up_w };

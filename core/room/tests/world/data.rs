@@ -8,7 +8,7 @@ use crate::node::In;
 use crate::world::{Act, World, tell};
 
 /// What travels on a data connection.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Hash)]
 pub(crate) enum DataMsg {
     Hello {
         token: u64,
@@ -33,7 +33,7 @@ pub(crate) enum DataMsg {
 }
 
 /// One end of a session.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, Hash)]
 pub(crate) struct End {
     /// A last word was said or heard, or the connection broke: nothing more is told.
     pub(crate) over: bool,
@@ -46,7 +46,7 @@ pub(crate) struct End {
 }
 
 /// A session.
-#[derive(Debug)]
+#[derive(Clone, Debug, Hash)]
 pub(crate) struct Session {
     pub(crate) p: usize,
     pub(crate) p_life: u32,
@@ -83,12 +83,16 @@ impl World {
 
     /// Puts a message on the wire; order is kept.
     pub(crate) fn data_send(&mut self, id: u64, to_d: bool, msg: DataMsg) {
-        let lat = self.rng.between(1, 6);
+        let lat = self.latency(1, 6);
         let now = self.now;
         let Some(s) = self.sessions.get_mut(&id).filter(|s| !s.cut) else {
             return;
         };
-        let extra = if matches!(msg, DataMsg::Frame { .. }) { 3 } else { 0 };
+        let extra = if matches!(msg, DataMsg::Frame { .. }) {
+            if self.exact.is_some() { 0 } else { 3 }
+        } else {
+            0
+        };
         let slot = &mut s.last[usize::from(to_d)];
         let at = (*slot + extra).max(now + lat);
         *slot = at;
@@ -243,7 +247,7 @@ impl World {
             return;
         }
         self.data_send(id, !at_d, DataMsg::Reset);
-        let after = self.rng.between(0, 3);
+        let after = self.latency(0, 3);
         self.leave(id, at_d, after);
     }
 

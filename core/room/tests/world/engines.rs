@@ -142,7 +142,7 @@ impl World {
 
     /// Takes the next chunk or step in hand.
     pub(crate) fn engine_go(&mut self, w: usize) {
-        let took = self.rng.between(20, 60) * self.nodes[w].slow;
+        let took = self.step_takes() * self.nodes[w].slow;
         let now = self.now;
         let n = &mut self.nodes[w];
         if n.engine.in_hand.is_some() || n.engine.jobs.is_empty() {

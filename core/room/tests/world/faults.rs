@@ -8,7 +8,7 @@ use crate::node::{Brain, In};
 use crate::world::{Act, ClientAct, World, tell};
 
 /// One thing that the adversary does.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Fault {
     LoseMessage(usize),
     DuplicateMessage(usize),
@@ -132,7 +132,13 @@ impl World {
             2 => self.rng.between(ttl, 3 * ttl / 2),
             _ => self.rng.between(3 * ttl / 2, 5 * ttl / 2),
         };
+        self.inflict(fault, begins, lasts);
+    }
+
+    /// A fault begins then, and lasts for so long.
+    pub(crate) fn inflict(&mut self, fault: Fault, begins: u64, lasts: u64) {
         self.faults.push(fault);
+        self.open_faults += 1;
         self.schedule(begins, Act::Fault(fault));
         self.schedule(begins + lasts, Act::FaultOver(fault));
     }

@@ -2,13 +2,13 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use innkeeper_room::ledger::{decode, prefill, router};
-use innkeeper_room::{Counters, Epoch, Incarnation, Role, RoomId, RoomSpec};
+use innkeeper_room::ledger::{Gauges, decode, prefill, router};
+use innkeeper_room::{Counters, Epoch, Incarnation, Moment, Role, RoomId, RoomSpec};
 
 use crate::data::DataMsg;
 
 /// What reaches a node. Everything waits while the process is stopped; what goes to the ledger waits while that hangs.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Hash)]
 pub(crate) enum In {
     /// A report period is over.
     Period,
@@ -51,14 +51,26 @@ impl In {
 }
 
 /// A ledger of any role.
+#[derive(Clone, Hash)]
 pub(crate) enum Brain {
     R(Box<router::Ledger>),
     P(Box<prefill::Ledger>),
     D(Box<decode::Ledger>),
 }
 
+impl Brain {
+    /// Its counts.
+    pub(crate) fn gauges(&self, now: Moment) -> Gauges {
+        match self {
+            Self::R(ledger) => ledger.gauges(now),
+            Self::P(ledger) => ledger.gauges(now),
+            Self::D(ledger) => ledger.gauges(now),
+        }
+    }
+}
+
 /// KV pages with an owner and a content tag each.
-#[derive(Default)]
+#[derive(Clone, Default, Hash)]
 pub(crate) struct Pool {
     pub(crate) owner: Vec<Option<RoomId>>,
     /// Whose KV is in the page: stays when the page is given back.
@@ -100,7 +112,7 @@ impl Pool {
 }
 
 /// A job of an engine: a prompt to compute, or tokens to make.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Hash)]
 pub(crate) struct Job {
     pub(crate) room: RoomId,
     pub(crate) done: u32,
@@ -109,7 +121,7 @@ pub(crate) struct Job {
 }
 
 /// One engine: one chunk or step in hand at a time.
-#[derive(Default)]
+#[derive(Clone, Default, Hash)]
 pub(crate) struct Engine {
     pub(crate) jobs: VecDeque<Job>,
     pub(crate) progress: u64,
@@ -126,6 +138,7 @@ pub(crate) struct Engine {
 }
 
 /// What a worker's executor keeps of a room.
+#[derive(Clone, Hash)]
 pub(crate) struct WRoom {
     pub(crate) spec: RoomSpec,
     pub(crate) token: u64,
@@ -145,12 +158,13 @@ pub(crate) struct WRoom {
 }
 
 /// The worker's end of a room's stream.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Hash)]
 pub(crate) struct WStream {
     pub(crate) generation: u32,
 }
 
 /// A node.
+#[derive(Clone, Hash)]
 pub(crate) struct Node {
     pub(crate) index: usize,
     pub(crate) role: Role,

@@ -6,6 +6,7 @@ use innkeeper_room::{FromWorker, Incarnation, Phase, RoomId, RoomSpec};
 
 use crate::control::{CtlMsg, RNode, RStream};
 use crate::node::{Brain, In, index_of};
+use crate::rules;
 use crate::store::StoreAct;
 use crate::world::{Act, World, tell};
 
@@ -31,6 +32,19 @@ impl World {
         if let Event::FromWorker { room, .. } = &event {
             self.heard.insert(*room, self.now);
         }
+        if let Event::Load { incarnation, load } = &event {
+            let heard = self.engines_heard.entry(*incarnation).or_insert((0, self.now));
+            if load.engine_progress > heard.0 {
+                *heard = (load.engine_progress, self.now);
+            }
+        }
+        if let Event::FromWorker { room, message, .. } = &event
+            && rules::is_progress(message)
+        {
+            self.moved.insert(*room);
+        }
+        let (room, kind) = rules::of_router(&event);
+        let before = self.before(0, room);
         let Brain::R(ledger) = &mut self.nodes[0].brain else {
             return;
         };
@@ -44,13 +58,16 @@ impl World {
             self.wrong(format!("R: {violation}"));
         }
         self.check_silence(&rows);
+        let orders: Vec<_> = effects.iter().map(Into::into).collect();
+        self.after(0, kind, &before, &orders);
         for effect in effects {
             self.do_router(effect, tokens_at);
         }
         self.set_alarm(0);
     }
 
-    /// I2: a room in which somebody owes and of which R hears nothing ends within TTL + 1 s.
+    /// I2: a room in which somebody owes and of which R hears nothing ends within TTL + 1 s. A step of an engine that it
+    /// may wait for is something.
     pub(crate) fn check_silence(&mut self, rows: &[RoomRow]) {
         let bound = self.settings.progress_ttl.0 + 1000;
         for row in rows.iter().filter(|row| row.phase != Phase::Queued) {
@@ -60,6 +77,11 @@ impl World {
                 .copied()
                 .unwrap_or(0)
                 .max(self.router_runs_since);
+            let since = [row.prefill, row.decode]
+                .iter()
+                .filter_map(|node| self.engines_heard.get(node))
+                .map(|(_, at)| *at)
+                .fold(since, u64::max);
             if since + bound < self.now {
                 self.wrong(format!(
                     "I2: room {} lives in silence since {since} ms in {}",
@@ -70,6 +92,10 @@ impl World {
     }
 
     pub(crate) fn do_router(&mut self, effect: Effect, tokens_at: Option<u32>) {
+        if let Effect::Begin { spec, .. } = &effect {
+            let next = self.story_rooms.len() + 1;
+            self.story_rooms.entry(spec.room).or_insert(next);
+        }
         tell!(self, "R -> {effect:?}");
         match effect {
             Effect::AnswerAbort { .. } => {}
@@ -104,10 +130,13 @@ impl World {
                 sent: self.clock(0),
                 spec: Box::new(spec),
             }),
-            Effect::Renew { room } => self.store_send(StoreAct::Renew {
-                sent: self.clock(0),
-                room,
-            }),
+            Effect::Renew { room } => {
+                self.check_renewal(room);
+                self.store_send(StoreAct::Renew {
+                    sent: self.clock(0),
+                    room,
+                });
+            }
             Effect::Revoke { room } => self.store_send(StoreAct::Revoke { room }),
             Effect::Pass {
                 request,
@@ -236,7 +265,7 @@ impl World {
             .is_some_and(|after| expected < after && client.tokens >= after);
         if stops {
             let life = self.nodes[0].life;
-            let after = self.rng.between(0, 20);
+            let after = self.latency(0, 20);
             self.schedule(self.now + after, Act::In(0, life, In::R(Event::Satisfied { request })));
         }
         if at != expected {

@@ -10,7 +10,7 @@ use crate::node::{Brain, In, index_of};
 use crate::world::{Act, PAGE_TOKENS, World, tell};
 
 /// What is asked of the store, and what it does by itself.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Hash)]
 pub(crate) enum StoreAct {
     Grant { sent: Moment, spec: Box<RoomSpec> },
     Renew { sent: Moment, room: RoomId },
@@ -21,7 +21,7 @@ pub(crate) enum StoreAct {
 }
 
 /// The store.
-#[derive(Default)]
+#[derive(Clone, Default, Hash)]
 pub(crate) struct Store {
     pub(crate) away: bool,
     /// How much later than usual it answers a grant.
@@ -41,7 +41,7 @@ pub(crate) struct Store {
 impl World {
     /// An operation is on its way to the store.
     pub(crate) fn store_send(&mut self, act: StoreAct) {
-        let at = self.now + self.rng.between(1, 5);
+        let at = self.now + self.latency(1, 5);
         self.schedule(at, Act::Store(act));
     }
 
@@ -53,7 +53,7 @@ impl World {
     /// The store does something.
     pub(crate) fn store_act(&mut self, act: StoreAct) {
         let ttl = self.settings.lease_ttl.0;
-        let lat = self.rng.between(1, 5);
+        let lat = self.latency(1, 5);
         match act {
             StoreAct::Grant { sent, spec } => {
                 let room = spec.room;
@@ -111,7 +111,7 @@ impl World {
     /// News for a node's watch, in order.
     fn watch_send(&mut self, node: usize, what: In) {
         let life = self.nodes[node].life;
-        let at = self.now + self.rng.between(1, 8);
+        let at = self.now + self.latency(1, 8);
         let last = self.store.told.entry(node).or_default();
         *last = at.max(*last);
         let at = *last;
@@ -188,7 +188,7 @@ impl World {
             control: format!("node{node}"),
             model: "m".into(),
             class: 7,
-            pages: self.shape.pages,
+            pages: self.shape.pages_of(node),
             page_tokens: PAGE_TOKENS,
             context: 1000,
             permits: self.shape.permits,

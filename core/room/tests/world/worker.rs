@@ -9,6 +9,7 @@ use innkeeper_room::{Counters, Epoch, FromWorker, Millis, RoomId, RoomSpec};
 use crate::control::CtlMsg;
 use crate::data::DataMsg;
 use crate::node::{Brain, In, WRoom};
+use crate::rules;
 use crate::world::{Act, PAGE_TOKENS, World, tell};
 
 impl World {
@@ -23,12 +24,16 @@ impl World {
         ) {
             tell!(self, "P{p} <- {event:?}");
         }
+        let (room, kind) = rules::of_prefill(&event);
+        let before = self.before(p, room);
         let Brain::P(ledger) = &mut self.nodes[p].brain else {
             return;
         };
         let effects = ledger.step(event, now);
         let (stuck, violations) = (ledger.gauges(now).stuck, ledger.violations());
         self.judge(p, stuck, violations);
+        let orders: Vec<_> = effects.iter().map(Into::into).collect();
+        self.after(p, kind, &before, &orders);
         for effect in effects {
             self.do_prefill(p, effect);
         }
@@ -44,12 +49,16 @@ impl World {
         ) {
             tell!(self, "D{d} <- {event:?}");
         }
+        let (room, kind) = rules::of_decode(&event);
+        let before = self.before(d, room);
         let Brain::D(ledger) = &mut self.nodes[d].brain else {
             return;
         };
         let effects = ledger.step(event, now);
         let (stuck, violations) = (ledger.gauges(now).stuck, ledger.violations());
         self.judge(d, stuck, violations);
+        let orders: Vec<_> = effects.iter().map(Into::into).collect();
+        self.after(d, kind, &before, &orders);
         for effect in effects {
             self.do_decode(d, effect);
         }
@@ -160,7 +169,7 @@ impl World {
 
     /// R opens a room here.
     pub(crate) fn open_at(&mut self, w: usize, spec: RoomSpec, token: u64, generation: u32) {
-        let (room, fresh) = (spec.room, self.rng.bits());
+        let (room, fresh) = (spec.room, self.secret(spec.room));
         let stream = self.nodes[w].streams.get(&room);
         if stream.is_none_or(|stream| stream.generation != generation) {
             // The stream ended before the ledger could look at it: it hears of that next.
@@ -290,12 +299,9 @@ impl World {
             Brain::D(ledger) => ledger.gauges(now),
         };
         let pages = gauges.pages;
-        if pages.total() != self.shape.pages {
-            self.wrong(format!(
-                "I7: {} has {pages:?} of {}",
-                self.nodes[w].name(),
-                self.shape.pages
-            ));
+        let total = self.shape.pages_of(w);
+        if pages.total() != total {
+            self.wrong(format!("I7: {} has {pages:?} of {total}", self.nodes[w].name()));
         }
         let n = &self.nodes[w];
         let load = Load {

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use innkeeper_room::ledger::router::{Outcome, RoomEnd};
 use innkeeper_room::ledger::{decode, prefill, router};
-use innkeeper_room::{Millis, Moment, RequestKey, Role, RoomId, Settings};
+use innkeeper_room::{Incarnation, Millis, Moment, RequestKey, Role, RoomId, Settings};
 
 use crate::control::{Ctl, CtlMsg, RouterSide};
 use crate::data::{DataMsg, Session};
@@ -22,15 +22,15 @@ pub(crate) const PAGE_BYTES: u64 = 100;
 macro_rules! tell {
     ($world:expr, $($text:tt)*) => {
         if $world.loud {
-            $world.lines += 1;
-            println!("{:>5}. {:>6} ms  {}", $world.lines, $world.now, format!($($text)*));
+            let text = format!($($text)*);
+            $world.say(&text);
         }
     };
 }
 pub(crate) use tell;
 
 /// What happens at some time.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Hash)]
 pub(crate) enum Act {
     In(usize, u32, In),
     Ctl {
@@ -79,7 +79,7 @@ pub(crate) enum Act {
 }
 
 /// What a client does.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Hash)]
 pub(crate) enum ClientAct {
     Arrive(RequestKey),
     Abort(RequestKey),
@@ -88,7 +88,7 @@ pub(crate) enum ClientAct {
 }
 
 /// A client with its one request.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Hash)]
 pub(crate) struct Client {
     pub(crate) prompt: u32,
     pub(crate) max_tokens: u32,
@@ -105,21 +105,45 @@ pub(crate) struct Client {
     pub(crate) failed_rooms: u32,
 }
 
+impl Client {
+    /// Whether it waits for its answer.
+    pub(crate) const fn is_open(&self) -> bool {
+        self.arrived && self.answer.is_none()
+    }
+}
+
 /// How a world is made.
 #[derive(Clone, Debug)]
 pub(crate) struct Shape {
     pub(crate) prefills: usize,
     pub(crate) decodes: usize,
+    /// At each decode worker.
     pub(crate) pages: u32,
+    /// At each prefill worker.
+    pub(crate) prefill_pages: u32,
     pub(crate) permits: u32,
     pub(crate) requests: u32,
 }
 
+impl Shape {
+    /// Pages of a node's pool.
+    pub(crate) const fn pages_of(&self, index: usize) -> u32 {
+        if index == 0 {
+            0
+        } else if index <= self.prefills {
+            self.prefill_pages
+        } else {
+            self.pages
+        }
+    }
+}
+
 /// The world.
+#[derive(Clone)]
 pub(crate) struct World {
     pub(crate) now: u64,
-    next: u64,
-    queue: BTreeMap<(u64, u64), Act>,
+    pub(crate) next: u64,
+    pub(crate) queue: BTreeMap<(u64, u64), Act>,
     pub(crate) rng: Rng,
     pub(crate) settings: Settings,
     pub(crate) shape: Shape,
@@ -135,6 +159,8 @@ pub(crate) struct World {
     pub(crate) part_ends: BTreeMap<(usize, u32, RoomId), u32>,
     pub(crate) loud: bool,
     pub(crate) lines: u64,
+    /// The numbers that rooms have in the story.
+    pub(crate) story_rooms: BTreeMap<RoomId, usize>,
     pub(crate) errors: Vec<String>,
     pub(crate) touched_nodes: BTreeSet<usize>,
     pub(crate) touched_links: BTreeSet<(usize, usize)>,
@@ -143,17 +169,54 @@ pub(crate) struct World {
     pub(crate) router_runs_since: u64,
     /// When R last heard of a room.
     pub(crate) heard: BTreeMap<RoomId, u64>,
+    /// How far R heard each worker's engine to be, and when it last heard that it moved.
+    pub(crate) engines_heard: BTreeMap<Incarnation, (u64, u64)>,
+    /// Rooms of which R heard something that may be progress since it last renewed their lease.
+    pub(crate) moved: BTreeSet<RoomId>,
     pub(crate) pauses: u32,
     pub(crate) steps: u64,
     /// Neither pings nor kernels find out that nothing is heard.
     pub(crate) deaf: bool,
     /// What the adversary does in this run.
     pub(crate) faults: Vec<Fault>,
+    /// Faults that are not over yet.
+    pub(crate) open_faults: u32,
+    /// How long things take, where no seed decides.
+    pub(crate) exact: Option<Exact>,
+}
+
+/// A world without chance, for the explorer: messages take no time, so that time passes only when nothing can happen.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Exact {
+    /// How long an engine's chunk or step takes, in ms.
+    pub(crate) step: u64,
+    /// Which side every coin falls on.
+    pub(crate) coin: bool,
+    /// The canonical order of an instant.
+    pub(crate) order: Order,
+}
+
+/// A canonical order of what may happen in one instant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Order {
+    /// What was caused first happens first: everybody keeps pace.
+    Oldest,
+    /// What was caused last happens first: one chain of messages runs to its end before the next one moves.
+    Newest,
 }
 
 impl World {
-    /// A world at rest.
+    /// A world at rest in which one seed decides everything.
     pub(crate) fn new(seed: u64, shape: Shape, loud: bool) -> Self {
+        Self::with(Rng::new(seed), None, shape, loud)
+    }
+
+    /// A world at rest without chance.
+    pub(crate) fn exact(exact: Exact, shape: Shape, loud: bool) -> Self {
+        Self::with(Rng::fixed(exact.coin), Some(exact), shape, loud)
+    }
+
+    fn with(rng: Rng, exact: Option<Exact>, shape: Shape, loud: bool) -> Self {
         let mut settings = Settings::from_ttl(Millis(2000));
         settings.queue_timeout = Millis(20_000);
         settings.request_timeout = Millis(60_000);
@@ -163,11 +226,23 @@ impl World {
         settings.prefill_floor = 40;
         settings.decode_floor = 5;
         settings.transfer_floor = 1000;
+        if exact.is_some() {
+            // Coarse clockwork: a silence is then few steps long.
+            settings.report_period = settings.progress_ttl.scale(1, 4);
+            // Longer than what a late clock may be, which is longer here as well.
+            let late = settings.progress_ttl.scale(3, 5);
+            settings.connect_timeout = late;
+            settings.ask_timeout = late;
+            settings.who_timeout = late;
+            settings.queue_timeout = Millis(6000);
+            settings.request_timeout = Millis(30_000);
+        }
+        debug_assert_eq!(settings.validate(), Ok(()));
         let mut world = Self {
             now: 0,
             next: 0,
             queue: BTreeMap::new(),
-            rng: Rng::new(seed),
+            rng,
             settings,
             nodes: vec![],
             ctl: BTreeMap::new(),
@@ -181,16 +256,21 @@ impl World {
             part_ends: BTreeMap::new(),
             loud,
             lines: 0,
+            story_rooms: BTreeMap::new(),
             errors: vec![],
             touched_nodes: BTreeSet::new(),
             touched_links: BTreeSet::new(),
             router_paused: 0,
             router_runs_since: 0,
             heard: BTreeMap::new(),
+            engines_heard: BTreeMap::new(),
+            moved: BTreeSet::new(),
             pauses: 0,
             steps: 0,
             deaf: false,
             faults: vec![],
+            open_faults: 0,
+            exact,
             shape: shape.clone(),
         };
         for index in 0..=shape.prefills + shape.decodes {
@@ -220,13 +300,13 @@ impl World {
         let config = || prefill::Config {
             settings: self.settings.clone(),
             incarnation,
-            total_pages: self.shape.pages,
+            total_pages: self.shape.pages_of(index),
             page_tokens: PAGE_TOKENS,
             context: 1000,
         };
         let brain = match role {
             Role::Router => {
-                let seed = [self.rng.bits(), self.rng.bits()];
+                let seed = [self.rng.bits(), self.rng.bits() ^ u64::from(life)];
                 Brain::R(Box::new(router::Ledger::new(
                     router::Config {
                         settings,
@@ -254,11 +334,36 @@ impl World {
             serving: true,
             draining: false,
             engine: Engine::default(),
-            pool: Pool::new(self.shape.pages),
+            pool: Pool::new(self.shape.pages_of(index)),
             rooms: BTreeMap::new(),
             streams: BTreeMap::new(),
             late: 0,
             slow: 1,
+        }
+    }
+
+    /// How long a message or an answer is under way.
+    pub(crate) fn latency(&mut self, low: u64, high: u64) -> u64 {
+        if self.exact.is_some() {
+            0
+        } else {
+            self.rng.between(low, high)
+        }
+    }
+
+    /// How long an engine's chunk or step takes.
+    pub(crate) fn step_takes(&mut self) -> u64 {
+        match self.exact {
+            Some(exact) => exact.step,
+            None => self.rng.between(20, 60),
+        }
+    }
+
+    /// D's secret of a room.
+    pub(crate) fn secret(&mut self, room: RoomId) -> u64 {
+        match self.exact {
+            Some(_) => room.get() ^ 0x5ec2_e75e_c2e7,
+            None => self.rng.bits(),
         }
     }
 
@@ -352,7 +457,10 @@ impl World {
             Act::Store(act) => self.store_act(act),
             Act::Client(act) => self.client(act),
             Act::Fault(fault) => self.begin_fault(fault),
-            Act::FaultOver(fault) => self.end_fault(fault),
+            Act::FaultOver(fault) => {
+                self.open_faults = self.open_faults.saturating_sub(1);
+                self.end_fault(fault);
+            }
             Act::Restart(node) => self.restart(node),
             Act::MustBeOver { w, life, room } => self.must_be_over(w, life, room),
             Act::Exit(node, life) => {
