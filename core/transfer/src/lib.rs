@@ -9,6 +9,9 @@ pub mod config;
 pub mod coverage;
 pub mod fault;
 pub mod frame;
+#[cfg(any(test, feature = "testing"))]
+#[doc(hidden)]
+pub mod fuzz;
 pub mod mem;
 pub mod port;
 pub mod stats;

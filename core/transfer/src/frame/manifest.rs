@@ -73,6 +73,8 @@ fn read(bytes: &[u8]) -> Option<Manifest> {
 #[derive(Debug)]
 pub struct ManifestPieces {
     most: usize,
+    /// What the first piece said of the whole; all must say the same.
+    whole: Option<u32>,
     bytes: Vec<u8>,
 }
 
@@ -82,6 +84,7 @@ impl ManifestPieces {
     pub fn new(slabs: usize) -> Self {
         Self {
             most: slabs.saturating_mul(SLAB).saturating_add(REST),
+            whole: None,
             bytes: Vec::new(),
         }
     }
@@ -93,7 +96,8 @@ impl ManifestPieces {
     /// [`FrameError::Payload`] if the whole cannot be read.
     pub fn push(&mut self, header: &Header, piece: &[u8]) -> Result<Option<Manifest>, FrameError> {
         let whole = header.slab as usize;
-        let fits = whole <= self.most
+        let fits = *self.whole.get_or_insert(header.slab) == header.slab
+            && whole <= self.most
             && header.offset as usize == self.bytes.len()
             && self.bytes.len() + piece.len() <= whole
             && !piece.is_empty();
@@ -104,6 +108,7 @@ impl ManifestPieces {
         if self.bytes.len() < whole {
             return Ok(None);
         }
+        self.whole = None;
         decode_manifest(&std::mem::take(&mut self.bytes)).map(Some)
     }
 }

@@ -261,34 +261,5 @@ pub fn decode_frame(bytes: &[u8]) -> Result<(Header, &[u8], &[u8]), FrameError> 
     Ok((header, payload, rest))
 }
 
-/// For a fuzzer: reads everything in this crate that comes from a peer out of arbitrary bytes. The first byte chooses what
-/// they are taken for. Never panics and allocates no more than a small multiple of the input.
-pub fn fuzz(data: &[u8]) {
-    let Some((choice, bytes)) = data.split_first() else {
-        return;
-    };
-    match choice % 3 {
-        0 => {
-            let mut rest = bytes;
-            let mut pieces = ManifestPieces::new(16);
-            while let Ok((header, payload, next)) = decode_frame(rest) {
-                let _ = Body::decode(header.kind, payload);
-                if header.kind == Kind::Manifest {
-                    let _ = pieces.push(&header, payload);
-                }
-                rest = next;
-            }
-        }
-        1 => {
-            for kind in Kind::ALL {
-                let _ = Body::decode(kind, bytes);
-            }
-        }
-        _ => {
-            let _ = decode_manifest(bytes);
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests;

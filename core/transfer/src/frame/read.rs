@@ -122,6 +122,8 @@ impl<R: AsyncRead + Unpin> FrameReader<R> {
         self.start = 0;
         let target = whole + HEADER;
         if self.buf.len() < target {
+            // Exactly: what a connection holds is a frame and a header at most, whatever is said to it.
+            self.buf.reserve_exact(target - self.buf.len());
             self.buf.resize(target, 0);
         }
         while self.end < whole {
@@ -134,6 +136,12 @@ impl<R: AsyncRead + Unpin> FrameReader<R> {
             self.end += got;
         }
         Ok(true)
+    }
+
+    /// Bytes of memory that it holds.
+    #[cfg(any(test, feature = "testing"))]
+    pub(crate) fn held(&self) -> usize {
+        self.buf.capacity()
     }
 
     /// Reads and forgets everything until the stream ends or breaks.

@@ -168,28 +168,8 @@ fn a_lying_count_allocates_nothing() {
 proptest! {
     #[test]
     fn any_bytes_are_survived(data in prop::collection::vec(any::<u8>(), 0..600)) {
-        fuzz(&data);
-    }
-
-    #[test]
-    fn any_payload_under_right_sums_is_survived(
-        kind in 0..Kind::ALL.len(),
-        data in prop::collection::vec(any::<u8>(), 0..400),
-        flips in prop::collection::vec((0usize..400, any::<u8>()), 0..4),
-    ) {
-        let kind = Kind::ALL[kind];
-        let length = u32::try_from(data.len()).unwrap();
-        let header = Header { kind, room: room(), epoch: Epoch(1), slab: 400, offset: 0, length };
-        let mut bytes = vec![0];
-        bytes.extend(header.encode(&data));
-        bytes.extend(&data);
-        fuzz(&bytes);
-        for (at, with) in flips {
-            if let Some(byte) = bytes.get_mut(at) {
-                *byte ^= with;
-            }
-        }
-        fuzz(&bytes);
+        crate::fuzz::frame::run(&data);
+        crate::fuzz::session::run(&data);
     }
 
     #[test]
