@@ -4,6 +4,9 @@ pub mod clock;
 pub mod config;
 pub mod convert;
 pub mod drain;
+#[cfg(feature = "testing")]
+#[doc(hidden)]
+pub mod fuzz;
 pub mod grpc;
 pub mod host;
 pub mod http;

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use innkeeper_actors::ports::RouterPort;
 use innkeeper_actors::router::RouterNode;
+use innkeeper_node::convert::rid_to_abort;
 use innkeeper_node::metrics::LEDGER_DEADLINE;
 use innkeeper_proto::v1;
 use innkeeper_proto::v1::router_server::Router;
@@ -29,12 +30,7 @@ impl Router for RouterService {
         let client = request
             .remote_addr()
             .map_or_else(|| "grpc".to_owned(), |addr| addr.ip().to_string());
-        let rid = request.into_inner().rid;
-        if rid.is_empty() {
-            return Err(Status::invalid_argument(
-                "rid is empty: name the request's x-request-id",
-            ));
-        }
+        let rid = rid_to_abort(request.into_inner())?;
         match self.node.abort(rid, client).await {
             Some(AbortAnswer::Refused) => Err(Status::resource_exhausted(
                 "no place for another abort of a request that has not arrived; retry later",

@@ -7,4 +7,7 @@ mod metering;
 mod nodes;
 mod view;
 
+#[cfg(feature = "testing")]
+#[doc(hidden)]
+pub use front::fuzz;
 pub use host::start;

@@ -6,8 +6,10 @@
 //! room       the room stream: what R and a worker say to each other
 //! evidence   evidence, counters, phases, reasons
 //! node       the node stream: loads, identities
+//! abort      a call of Abort
 //! ```
 
+mod abort;
 mod evidence;
 mod node;
 mod open;
@@ -15,6 +17,7 @@ mod room;
 #[cfg(test)]
 mod tests;
 
+pub use abort::rid_to_abort;
 pub use node::{Asked, Identity, LoadOf, NodeSays, RoomEvidence};
 pub use room::RouterSays;
 
@@ -64,6 +67,17 @@ fn wrong(field: &'static str, value: impl ToString, right: &'static str) -> Wire
         value: value.to_string().chars().take(64).collect(),
         right,
     }
+}
+
+/// Longest text that is kept with a room: an address, a trace context.
+const LONGEST_TEXT: usize = 512;
+
+/// A text that is kept for as long as a room lives.
+fn short(field: &'static str, text: String) -> Result<String, WireError> {
+    if text.len() > LONGEST_TEXT {
+        return Err(wrong(field, text, "at most 512 bytes long"));
+    }
+    Ok(text)
 }
 
 fn present<T>(field: &'static str, value: Option<T>) -> Result<T, WireError> {

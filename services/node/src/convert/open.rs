@@ -6,7 +6,13 @@ use innkeeper_actors::ports::OpenRoom;
 use innkeeper_proto::v1;
 use innkeeper_room::{Attempt, Incarnation, Millis, RequestKey, RoomId, RoomSpec, Sampling, Work};
 
-use super::{Wire, WireError, present, wrong};
+use super::abort::LONGEST_RID;
+use super::{Wire, WireError, present, short, wrong};
+
+/// Longest queue time that a part is given. It is a backstop, for R times the queue itself: one that never comes is none.
+const LONGEST_QUEUE: Millis = Millis::from_secs(24 * 3600);
+/// Most ids that end an answer: a model's own and those that a client may name.
+const MOST_STOP_IDS: usize = 4096;
 
 impl Wire for Sampling {
     type Message = v1::Sampling;
@@ -79,6 +85,12 @@ impl Wire for OpenRoom {
         if message.max_tokens == 0 {
             return Err(wrong("open.max_tokens", 0, "at least 1"));
         }
+        if message.stop_ids.len() > MOST_STOP_IDS {
+            return Err(wrong("open.stop_ids", message.stop_ids.len(), "at most 4096 ids"));
+        }
+        if message.request_id.len() > LONGEST_RID {
+            return Err(wrong("open.request_id", message.request_id, "at most 256 bytes long"));
+        }
         let attempt = u8::try_from(message.attempt)
             .ok()
             .filter(|attempt| *attempt > 0)
@@ -92,7 +104,7 @@ impl Wire for OpenRoom {
             decode: incarnation("open.decode", message.decode)?,
             prompt_tokens,
             max_tokens: message.max_tokens,
-            queue_left: Millis(message.queue_left_ms),
+            queue_left: Millis(message.queue_left_ms).min(LONGEST_QUEUE),
         };
         let work = Work {
             prompt: message.prompt.into(),
@@ -100,12 +112,12 @@ impl Wire for OpenRoom {
             sampling: Sampling::from_wire(present("open.sampling", message.sampling)?)?,
             stop_ids: message.stop_ids.into(),
             request_id: message.request_id.into(),
-            traceparent: message.traceparent,
+            traceparent: short("open.traceparent", message.traceparent)?,
         };
         Ok(Self {
             spec,
             work: Arc::new(work),
-            decode_addr: message.decode_addr,
+            decode_addr: short("open.decode_addr", message.decode_addr)?,
             token: message.token,
         })
     }

@@ -9,7 +9,10 @@ use innkeeper_room::{
 };
 
 use super::evidence::reason;
-use super::{Wire, WireError, present, wrong};
+use super::{Wire, WireError, present, short, wrong};
+
+/// Most alternatives of a token: as many as can be asked for.
+const MOST_ALTERNATIVES: usize = 20;
 
 /// What R says on a room's stream: Open first, then the rest.
 #[derive(Clone, Debug)]
@@ -135,6 +138,9 @@ impl Wire for Token {
     }
 
     fn from_wire(message: v1::Token) -> Result<Self, WireError> {
+        if message.top.len() > MOST_ALTERNATIVES {
+            return Err(wrong("token.top", message.top.len(), "at most 20 alternatives"));
+        }
         let top = message.top.iter().map(|other| (other.id, other.logprob)).collect();
         Ok(Self {
             id: message.id,
@@ -179,7 +185,7 @@ impl Wire for WorkerSays {
         let message = match present("message", message.message)? {
             FromW::Tokens(tokens) => return tokens_from_wire(tokens),
             FromW::Admitted(admitted) => FromWorker::Admitted {
-                data_addr: admitted.data_addr,
+                data_addr: short("admitted.data_addr", admitted.data_addr)?,
                 token: admitted.token,
             },
             FromW::Refused(refusal) => FromWorker::Refused(Refusal::from_wire(refusal)?),

@@ -194,7 +194,7 @@ type Damage = fn(&mut v1::Open);
 #[test]
 fn what_is_wrong_is_named() {
     let good = open(1, vec![1], 1).to_wire();
-    let broken: [(&str, Damage); 9] = [
+    let broken: [(&str, Damage); 13] = [
         ("open.room", |open| open.room = 0),
         ("open.room", |open| open.room = u64::MAX),
         ("open.router", |open| open.router = 0),
@@ -206,6 +206,10 @@ fn what_is_wrong_is_named() {
             open.sampling.as_mut().unwrap().temperature = f32::NAN
         }),
         ("sampling.top_p", |open| open.sampling.as_mut().unwrap().top_p = 0.0),
+        ("open.request_id", |open| open.request_id = "x".repeat(257)),
+        ("open.traceparent", |open| open.traceparent = "x".repeat(513)),
+        ("open.decode_addr", |open| open.decode_addr = "x".repeat(513)),
+        ("open.stop_ids", |open| open.stop_ids = vec![1; 4097]),
     ];
     for (field, damage) in broken {
         let mut message = good.clone();
@@ -219,6 +223,44 @@ fn what_is_wrong_is_named() {
     );
     let second = RouterSays::Open(Box::new(open(1, vec![1], 1))).to_wire();
     assert!(ToWorker::from_wire(second).is_err());
+}
+
+/// What a message keeps with a room is bounded, or a few rooms would hold all memory.
+#[test]
+fn what_is_too_long_to_be_kept_is_refused() {
+    let admitted = FromWorker::Admitted {
+        data_addr: "x".repeat(513),
+        token: 1,
+    };
+    let token = Token {
+        top: vec![(1, -0.5); 21],
+        ..Token::default()
+    };
+    for (message, tokens, field) in [
+        (admitted, vec![], "admitted.data_addr"),
+        (FromWorker::Tokens { position: 0, count: 1 }, vec![token], "token.top"),
+    ] {
+        let error = there_and_back(&WorkerSays { message, tokens }).unwrap_err();
+        assert!(error.to_string().contains(field), "{error}");
+    }
+    for rid in [String::new(), "x".repeat(257)] {
+        let error = rid_to_abort(v1::AbortRequest { rid }).unwrap_err();
+        assert!(error.to_string().contains("rid"), "{error}");
+        assert!(error.to_string().len() < 256, "{error}");
+    }
+    let longest = "x".repeat(256);
+    assert_eq!(rid_to_abort(v1::AbortRequest { rid: longest.clone() }), Ok(longest));
+}
+
+/// A part's backstop follows from it: one that never comes is none.
+#[test]
+fn a_queue_time_without_an_end_is_cut() {
+    let mut sent = open(1, vec![1], 1);
+    sent.spec.queue_left = Millis(u64::MAX);
+    assert_eq!(
+        there_and_back(&sent).unwrap().spec.queue_left,
+        Millis::from_secs(24 * 3600)
+    );
 }
 
 proptest! {

@@ -66,6 +66,20 @@ pub enum ApiError {
         /// The limit.
         limit: usize,
     },
+    /// The headers are more than the limit.
+    #[error("the headers are more than {fields} or larger than {bytes} bytes together; send fewer or shorter ones")]
+    HeadersTooLarge {
+        /// How many there may be.
+        fields: usize,
+        /// Bytes of names and values together.
+        bytes: usize,
+    },
+    /// The path and query are longer than the limit.
+    #[error("the path is longer than {limit} bytes; what you want to say belongs in the body")]
+    PathTooLong {
+        /// The limit.
+        limit: usize,
+    },
     /// The body did not arrive in time.
     #[error("the body did not arrive within {} ms; send it again", .limit.0)]
     BodyTimeout {
@@ -181,6 +195,8 @@ impl ApiError {
             Self::ModelNotFound { .. } | Self::UnknownPath { .. } => StatusCode::NOT_FOUND,
             Self::WrongMethod { .. } => StatusCode::METHOD_NOT_ALLOWED,
             Self::BodyTooLarge { .. } => StatusCode::PAYLOAD_TOO_LARGE,
+            Self::HeadersTooLarge { .. } => StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
+            Self::PathTooLong { .. } => StatusCode::URI_TOO_LONG,
             Self::BodyTimeout { .. } => StatusCode::REQUEST_TIMEOUT,
             Self::AbortRefused => StatusCode::TOO_MANY_REQUESTS,
             Self::AbortUnconfirmed => StatusCode::SERVICE_UNAVAILABLE,
@@ -200,6 +216,8 @@ impl ApiError {
             Self::UnknownPath { .. } => "unknown_path",
             Self::WrongMethod { .. } => "method_not_allowed",
             Self::BodyTooLarge { .. } => "body_too_large",
+            Self::HeadersTooLarge { .. } => "headers_too_large",
+            Self::PathTooLong { .. } => "path_too_long",
             Self::BodyTimeout { .. } => "body_timeout",
             Self::Room(failure) => failure.reason.code(),
             Self::AbortRefused => "abort_refused",

@@ -5,8 +5,7 @@ use std::net::SocketAddr;
 use std::sync::{Arc, LazyLock};
 
 use axum::body::Bytes;
-use axum::extract::rejection::BytesRejection;
-use axum::extract::{ConnectInfo, DefaultBodyLimit, FromRequest, Path, Request, State};
+use axum::extract::{ConnectInfo, Path, Request, State};
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
@@ -15,6 +14,7 @@ use innkeeper_room::ledger::router::AbortAnswer;
 
 use super::answer::Piece;
 use super::api::{AbortRequest, Aborted, ChatRequest, Common, CompletionRequest, Fields, ModelCard, ModelList};
+use super::bounds;
 use super::error::{ApiError, RoomFailure};
 use super::plan::{Caller, Plan};
 use super::request_id::{self, RequestId, traceparent};
@@ -28,7 +28,6 @@ const ENCODE_INLINE: usize = 16 << 10;
 /// All routes of the front door, with answers of their own for unknown paths and wrong methods. Serve them with
 /// `into_make_service_with_connect_info::<SocketAddr>()`, so that clients without an API key are told apart by address.
 pub fn routes(state: FrontState) -> Router {
-    let limit = state.limits.max_body_bytes;
     Router::new()
         .route("/v1/chat/completions", post(chat))
         .route("/v1/completions", post(completions))
@@ -37,7 +36,7 @@ pub fn routes(state: FrontState) -> Router {
         .route("/abort_request", post(abort))
         .fallback(unknown_path)
         .method_not_allowed_fallback(wrong_method)
-        .layer(DefaultBodyLimit::max(limit))
+        .layer(middleware::from_fn(bounds::keep))
         .layer(middleware::from_fn(request_id::attach))
         .with_state(Arc::new(state))
 }
@@ -57,12 +56,14 @@ pub fn ready_routes(state: &FrontState) -> Router {
 }
 
 async fn chat(State(state): State<Arc<FrontState>>, Extension(id): Extension<RequestId>, request: Request) -> Response {
-    let plan = |state: &FrontState, caller: &Caller, fields| {
-        let request = ChatRequest::check(fields, &state.limits)?;
-        known_model(state, &request.common)?;
-        Plan::chat(state, caller, request)
-    };
-    answer(state, id, request, Route::Chat, plan).await
+    answer(state, id, request, Route::Chat, plan_chat).await
+}
+
+/// From the fields of a body to what is asked of the router.
+pub(super) fn plan_chat(state: &FrontState, caller: &Caller, fields: Fields) -> Result<Plan, ApiError> {
+    let request = ChatRequest::check(fields, &state.limits)?;
+    known_model(state, &request.common)?;
+    Plan::chat(state, caller, request)
 }
 
 async fn completions(
@@ -70,12 +71,14 @@ async fn completions(
     Extension(id): Extension<RequestId>,
     request: Request,
 ) -> Response {
-    let plan = |state: &FrontState, caller: &Caller, fields| {
-        let request = CompletionRequest::check(fields, &state.limits)?;
-        known_model(state, &request.common)?;
-        Plan::completions(state, caller, request)
-    };
-    answer(state, id, request, Route::Completions, plan).await
+    answer(state, id, request, Route::Completions, plan_completions).await
+}
+
+/// As [`plan_chat`].
+pub(super) fn plan_completions(state: &FrontState, caller: &Caller, fields: Fields) -> Result<Plan, ApiError> {
+    let request = CompletionRequest::check(fields, &state.limits)?;
+    known_model(state, &request.common)?;
+    Plan::completions(state, caller, request)
 }
 
 /// From a request to its answer. The connection may drop this future at any time: the client left.
@@ -228,18 +231,10 @@ fn model_card(state: &FrontState, id: &str) -> ModelCard {
 /// The whole body, within its size and time. The time is that of a stalled client: it owes the bytes.
 async fn read_body(state: &FrontState, request: Request) -> Result<Bytes, ApiError> {
     let limit = state.settings.client_stall;
-    let body = tokio::time::timeout(limit.duration(), Bytes::from_request(request, &()));
-    let body = body.await.map_err(|_| ApiError::BodyTimeout { limit })?;
-    body.map_err(|rejection: BytesRejection| match rejection.status() {
-        StatusCode::PAYLOAD_TOO_LARGE => ApiError::BodyTooLarge {
-            limit: state.limits.max_body_bytes,
-        },
-        _ => ApiError::Invalid {
-            param: None,
-            code: "invalid_body",
-            message: rejection.body_text(),
-        },
-    })
+    let body = bounds::body(request.into_body(), state.limits.max_body_bytes);
+    tokio::time::timeout(limit.duration(), body)
+        .await
+        .map_err(|_| ApiError::BodyTimeout { limit })?
 }
 
 fn caller(request: &Request, id: RequestId) -> Caller {

@@ -7,6 +7,7 @@
 //! session    the rooms behind one HTTP request: tokens in, pieces of text and ends out
 //! answer     tokens → text (characters and stop strings never cut wrongly), and text → JSON or server-sent events
 //! handlers   one function per route
+//! bounds     how large a request's head and body may be
 //! request_id the client's `x-request-id`, on every answer
 //! error      every refusal and failure, in OpenAI's shape
 //! ```
@@ -22,7 +23,11 @@
 
 mod answer;
 mod api;
+mod bounds;
 mod error;
+#[cfg(feature = "testing")]
+#[doc(hidden)]
+pub mod fuzz;
 mod handlers;
 mod plan;
 mod request_id;

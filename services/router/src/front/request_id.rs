@@ -37,7 +37,7 @@ pub(crate) async fn attach(mut request: Request, next: Next) -> Response {
 }
 
 /// The client's own id. An unusable one is refused, not replaced: the client could not abort by it.
-fn from_headers(headers: &HeaderMap) -> Result<Option<String>, ApiError> {
+pub(super) fn from_headers(headers: &HeaderMap) -> Result<Option<String>, ApiError> {
     let Some(value) = headers.get(X_REQUEST_ID).filter(|value| !value.is_empty()) else {
         return Ok(None);
     };

@@ -6,6 +6,9 @@ use serde_json::{Map, Value};
 
 use crate::front::error::ApiError;
 
+/// Characters of an unknown field's name that are shown.
+const LONGEST_SHOWN: usize = 64;
+
 /// The fields of an object that were not looked at yet.
 pub(crate) struct Fields {
     map: Map<String, Value>,
@@ -144,9 +147,21 @@ impl Fields {
     pub(super) fn finish(self) -> Result<(), ApiError> {
         match self.map.keys().next() {
             None => Ok(()),
-            Some(unknown) => Err(self.complain(unknown, "unknown_parameter", "is not a field that this server knows")),
+            Some(unknown) => {
+                let name = shown(unknown);
+                Err(self.complain(&name, "unknown_parameter", "is not a field that this server knows"))
+            }
         }
     }
+}
+
+/// A name as it is shown: a client may have made it as long as a body.
+fn shown(name: &str) -> String {
+    let mut short: String = name.chars().take(LONGEST_SHOWN).collect();
+    if short.len() < name.len() {
+        short.push('…');
+    }
+    short
 }
 
 /// A complaint about a value of the wrong type.

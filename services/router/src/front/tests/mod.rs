@@ -4,4 +4,5 @@ mod clients;
 mod failures;
 mod harness;
 mod healthy;
+mod oversize;
 mod refusals;

@@ -239,6 +239,27 @@ async fn whatever_is_wrong_outside_of_fields_is_said_in_the_same_shape() {
 }
 
 #[tokio::test]
+async fn a_long_unknown_name_is_not_sent_back_whole() {
+    let name = "k".repeat(3000);
+    let extra = serde_json::Map::from_iter([(name.clone(), json!(1))]);
+    let got = ask(&healthy(), "/v1/chat/completions", chat(extra.into())).await;
+    let shown = got.json()["error"]["param"]
+        .as_str()
+        .map(str::to_owned)
+        .unwrap_or_default();
+    assert_eq!(
+        (got.status, shown),
+        (StatusCode::BAD_REQUEST, format!("{}…", &name[..64]))
+    );
+    assert!(
+        got.body.len() < 1000,
+        "{} bytes for {} of them",
+        got.body.len(),
+        name.len()
+    );
+}
+
+#[tokio::test]
 async fn an_unusable_request_id_is_refused_by_name() {
     let mut sent = post("/v1/chat/completions", chat(json!({})));
     sent.headers_mut().insert("x-request-id", "a b".parse().unwrap());
