@@ -23,7 +23,11 @@ for line in open(sys.argv[1]):
         print(built["executable"])
 ' "$logs/build.json" "$1"
 }
-declare -A programs=([lib]="$(program lib)" [world]="$(program world)")
+# One bug is of the data plane.
+cargo test --locked -p innkeeper-transfer --features bug-checksum-at-send --test conformance --no-run \
+    --message-format=json >"$logs/transfer.json"
+cat "$logs/transfer.json" >>"$logs/build.json"
+declare -A programs=([conformance]="$(program conformance)" [lib]="$(program lib)" [world]="$(program world)")
 
 # Without a bug the same tests pass: that they fail below is the bug's doing.
 checked=0 missed=0

@@ -179,6 +179,8 @@ impl SendTask {
     }
 
     async fn send_manifest(&self, writer: &mut FrameWriter, manifest: &Manifest) -> io::Result<()> {
+        #[cfg(feature = "bug-checksum-at-send")]
+        let manifest = &self.with_checksums_of_now(manifest);
         let bytes = encode_manifest(manifest);
         let (room, epoch) = writer.ids();
         let whole = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
@@ -203,6 +205,19 @@ impl SendTask {
             offset += length;
         }
         Ok(())
+    }
+
+    /// What must never be: a page that changed since it was sealed would then be sent as if that were right.
+    #[cfg(feature = "bug-checksum-at-send")]
+    fn with_checksums_of_now(&self, manifest: &Manifest) -> Manifest {
+        let mut manifest = manifest.clone();
+        for slab in &mut manifest.slabs {
+            let mut bytes = vec![0; slab.len as usize];
+            if self.source.read(slab.id, 0, &mut bytes).is_ok() {
+                slab.checksum = crc32fast::hash(&bytes);
+            }
+        }
+        manifest
     }
 
     /// The read permit is gone, so the room is over here: what is left is to say why, which the owner does within the grace.

@@ -118,7 +118,8 @@ impl SlabSource for Source {
         self.reads.fetch_add(1, Ordering::SeqCst);
         let from = offset as usize;
         out.copy_from_slice(&self.slabs[slab.0 as usize][from..from + out.len()]);
-        if self.lie.load(Ordering::SeqCst) {
+        // One byte of the page, wherever the reads begin.
+        if from == 0 && self.lie.load(Ordering::SeqCst) {
             out[0] ^= 1;
         }
         Ok(())
