@@ -1,7 +1,7 @@
 //! Clean-up of actors whose room is over. The ledger has ended the part before; this only makes sure that the actor goes:
 //! it was told to stop, after a grace it is killed, after another it is counted as a zombie.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 
 use innkeeper_room::{Millis, Moment};
 use ractor::{ActorCell, ActorId};
@@ -16,7 +16,7 @@ enum Stage {
 /// Actors on their way out.
 pub struct Reaper {
     grace: Millis,
-    leaving: HashMap<ActorId, (ActorCell, Stage, Moment)>,
+    leaving: BTreeMap<ActorId, (ActorCell, Stage, Moment)>,
 }
 
 impl Reaper {
@@ -25,7 +25,7 @@ impl Reaper {
     pub fn new(grace: Millis) -> Self {
         Self {
             grace,
-            leaving: HashMap::new(),
+            leaving: BTreeMap::new(),
         }
     }
 

@@ -1,7 +1,7 @@
 //! The root of a node's tree. Permanent children are restarted within a budget; when one spends it, or when `rooms` dies
 //! (its quarantine would be gone), the process must exit: that is the last fence.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -46,7 +46,7 @@ pub struct Root;
 /// Its state.
 pub struct State {
     args: Args,
-    running: HashMap<ActorId, usize>,
+    running: BTreeMap<ActorId, usize>,
     closing: bool,
 }
 
@@ -64,7 +64,7 @@ impl Actor for Root {
     type Arguments = Args;
 
     async fn pre_start(&self, myself: ActorRef<RootMessage>, args: Args) -> Result<State, ActorProcessingErr> {
-        let mut running = HashMap::new();
+        let mut running = BTreeMap::new();
         for (index, child) in args.children.iter().enumerate() {
             let cell = (child.spawn)(myself.get_cell()).await?;
             running.insert(cell.get_id(), index);

@@ -61,7 +61,9 @@ async fn run(
         let next = *due.borrow_and_update();
         // At most an hour: the clocks of tokio and of the machine may drift apart while it sleeps.
         let wait = next.map_or(Millis(3_600_000), |at| Millis(at.since(clock.now()).0.min(3_600_000)));
+        // In this order none starves: a period is due once in a while, a deadline rings once.
         let heard = tokio::select! {
+            biased;
             _ = periods.tick() => ring(Ring::Period),
             () = tokio::time::sleep(wait.duration()), if next.is_some() => {
                 let still = next.is_none_or(|at| clock.now() < at) || ring(Ring::Due);

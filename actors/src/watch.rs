@@ -1,7 +1,7 @@
 //! The permanent actor behind the lease store's watch. It remembers what it has seen, so that absence after a gap can be
 //! told from what never was, and casts what it learns to `rooms`. The store's own watch reconnects by itself.
 
-use std::collections::HashSet;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use innkeeper_leases::{Member, Store};
@@ -34,8 +34,8 @@ pub enum WatchEvent {
 /// What the watch has seen.
 #[derive(Debug, Default)]
 pub struct Seen {
-    doors: HashSet<RoomId>,
-    members: HashSet<Incarnation>,
+    doors: BTreeSet<RoomId>,
+    members: BTreeSet<Incarnation>,
 }
 
 impl Seen {
@@ -68,8 +68,8 @@ impl Seen {
     }
 
     fn listed(&mut self, members: Vec<Member>, doors: Vec<RoomId>) -> Vec<WatchEvent> {
-        let new_doors: HashSet<_> = doors.into_iter().collect();
-        let new_members: HashSet<_> = members.iter().map(|member| member.incarnation).collect();
+        let new_doors: BTreeSet<_> = doors.into_iter().collect();
+        let new_members: BTreeSet<_> = members.iter().map(|member| member.incarnation).collect();
         let absent = WatchEvent::Absent {
             doors: self.doors.difference(&new_doors).copied().collect(),
             members: self.members.difference(&new_members).copied().collect(),
@@ -143,8 +143,9 @@ async fn pump(
     loop {
         // No deadline: a watch of which nothing is heard is found by the store itself, which asks for progress.
         let event = tokio::select! {
-            event = events.recv() => event,
+            biased;
             () = cancel.cancelled() => return,
+            event = events.recv() => event,
         };
         let Some(event) = event else {
             // A failed send means that the actor is gone already.

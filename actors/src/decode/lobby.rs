@@ -1,7 +1,7 @@
 //! Data connections that have said hello and are not answered yet. Bounded by the data plane, which bounds the connections
 //! without an answer; each is answered by one step of the ledger.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -31,7 +31,7 @@ pub struct Visitor {
 #[derive(Default)]
 pub struct Lobby {
     next: AtomicU64,
-    visitors: Mutex<HashMap<SessionId, Visitor>>,
+    visitors: Mutex<BTreeMap<SessionId, Visitor>>,
 }
 
 impl Lobby {

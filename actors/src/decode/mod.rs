@@ -107,7 +107,9 @@ impl Decode {
 
     /// The room keeps the session, and a transfer of its own owns it.
     async fn admit(&self, room: &Arc<DecodeRoom>, epoch: Epoch, visitor: Visitor, parent: Option<ActorCell>) -> bool {
-        room.keep(epoch, visitor.session);
+        if !room.keep(epoch, visitor.session) {
+            return false;
+        }
         let args = transfer::Args {
             room: Arc::clone(room),
             epoch,

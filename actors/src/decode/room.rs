@@ -1,5 +1,8 @@
 //! The handles of one room on a decode worker: its coverage, the sessions that fill it, and the tokens it made. Shared by
 //! the room's actor, its transfers and the engine's thread; outlives the actor.
+//!
+//! Once the part is over its fences are executed at once, past the actor's queue, and may overtake the orders that wait
+//! there. So each fence is remembered, and what it was to end does not begin any more.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -24,9 +27,15 @@ pub struct DecodeRoom {
 struct Inner {
     coverage: Option<Arc<Coverage>>,
     sessions: BTreeMap<Epoch, Slot>,
+    /// Sessions of this epoch and earlier ones were destroyed, also those that are not kept yet.
+    fenced: Epoch,
     /// Sessions that may still write.
     live: u32,
     pages: bool,
+    /// The pages were given back, also if they were not taken yet.
+    closed: bool,
+    /// The engine's job was cancelled, also if it was not submitted yet.
+    cancelled: bool,
     manifest: Option<Manifest>,
     tokens: Vec<Token>,
 }
@@ -60,6 +69,9 @@ impl DecodeRoom {
     /// Takes pages for the prompt and all tokens; what comes is the prompt's KV.
     pub fn open_pages(&self, engine: &Arc<dyn Engine>, tokens: u32) {
         let room = self.id();
+        if self.lock().closed {
+            return;
+        }
         if let Err(error) = engine.open(room, tokens) {
             tracing::error!(%room, %error, "the engine refused pages that the ledger had reserved");
             self.tell(Event::EngineFailed { room });
@@ -67,15 +79,25 @@ impl DecodeRoom {
         }
         let lens = slab_lens(engine.layout(), self.open.spec.prompt_tokens);
         let mut inner = self.lock();
+        if inner.closed {
+            drop(inner);
+            engine.close(room);
+            return;
+        }
         inner.pages = true;
         inner.coverage = Some(Arc::new(Coverage::new(lens)));
     }
 
-    /// Keeps a session that has said hello.
-    pub fn keep(&self, epoch: Epoch, session: Arc<dyn RecvSession>) {
+    /// Keeps a session that has said hello. False, and it is destroyed, if its epoch was fenced meanwhile.
+    pub fn keep(&self, epoch: Epoch, session: Arc<dyn RecvSession>) -> bool {
         let mut inner = self.lock();
+        if epoch <= inner.fenced {
+            session.kill();
+            return false;
+        }
         inner.live += 1;
         inner.sessions.insert(epoch, Slot { session, permit: None });
+        true
     }
 
     /// Gives the session of this epoch its write permit, with what earlier epochs have verified. Whether it could.
@@ -109,9 +131,12 @@ impl DecodeRoom {
         }
     }
 
-    /// Destroys the session of this epoch, and takes its permit back under the pages' own lock. Whether there was one.
+    /// Destroys the session of this epoch, kept or not, and takes its permit back under the pages' own lock. Whether there
+    /// was one.
     pub fn kill(&self, epoch: Epoch) -> bool {
-        match self.lock().sessions.get(&epoch) {
+        let mut inner = self.lock();
+        inner.fenced = inner.fenced.max(epoch);
+        match inner.sessions.get(&epoch) {
             Some(slot) => {
                 slot.destroy();
                 true
@@ -120,9 +145,11 @@ impl DecodeRoom {
         }
     }
 
-    /// Destroys every session.
+    /// Destroys every session, kept or not.
     pub fn kill_all(&self) {
-        self.lock().sessions.values().for_each(Slot::destroy);
+        let mut inner = self.lock();
+        inner.fenced = Epoch(u32::MAX);
+        inner.sessions.values().for_each(Slot::destroy);
     }
 
     /// The manifest that the pages match.
@@ -133,6 +160,10 @@ impl DecodeRoom {
     /// Starts decoding and speaks the first token, which is the manifest's.
     pub fn decode(self: &Arc<Self>, engine: &Arc<dyn Engine>) {
         let room = self.id();
+        // The cancel was answered: nobody waits for a word of this job.
+        if self.lock().cancelled {
+            return;
+        }
         let Some(first) = self
             .lock()
             .manifest
@@ -159,11 +190,14 @@ impl DecodeRoom {
         if let Err(error) = engine.decode(room, job, Arc::clone(self) as Arc<dyn DecodeSink>) {
             tracing::error!(%room, %error, "the engine refused to decode what it holds");
             self.tell(Event::EngineFailed { room });
+        } else if self.lock().cancelled {
+            engine.cancel(room);
         }
     }
 
     /// Asks the engine to stop; a job that is not there any more is answered as stopped.
     pub fn cancel(&self, engine: &Arc<dyn Engine>) {
+        self.lock().cancelled = true;
         if !engine.cancel(self.id()) {
             self.tell(Event::EngineStopped { room: self.id() });
         }
@@ -171,6 +205,7 @@ impl DecodeRoom {
 
     /// Gives the pages back.
     pub fn close_pages(&self, engine: &Arc<dyn Engine>) {
+        self.lock().closed = true;
         engine.close(self.id());
         self.lock().pages = false;
     }

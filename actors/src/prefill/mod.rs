@@ -53,7 +53,10 @@ impl Prefill {
     }
 
     async fn connect(&self, room: &Arc<PrefillRoom>, epoch: Epoch, after: Millis, parent: Option<ActorCell>) {
-        room.session_begins();
+        if !room.session_begins(epoch) {
+            // Fenced before it began; whoever fenced it has answered.
+            return;
+        }
         let args = transfer::Args {
             room: Arc::clone(room),
             epoch,
@@ -79,6 +82,14 @@ impl Prefill {
             });
             room.tell(Event::Quiesced { room: room.id(), epoch });
         }
+    }
+}
+
+/// Destroys a session. One that never began, because its order was lost with the room's actor or is still on its way, is
+/// answered as over.
+fn kill(room: &PrefillRoom, epoch: Epoch) {
+    if !room.kill(epoch) {
+        room.tell(Event::Quiesced { room: room.id(), epoch });
     }
 }
 
@@ -141,13 +152,13 @@ impl Craft for Prefill {
             Command::CancelEngine => room.cancel(&self.engine),
             Command::SayFail(epoch, reason, evidence) => match room.session(epoch) {
                 Some(session) => session.fail(reason, evidence),
-                None => room.kill(epoch),
+                None => kill(room, epoch),
             },
             Command::Finish(epoch) => match room.session(epoch) {
                 Some(session) => session.finish(),
-                None => room.kill(epoch),
+                None => kill(room, epoch),
             },
-            Command::Kill(epoch) => room.kill(epoch),
+            Command::Kill(epoch) => kill(room, epoch),
             Command::ClosePages => room.close_pages(&self.engine),
         }
     }

@@ -1,7 +1,10 @@
 //! The handles of one room on a prefill worker: what the engine sealed, the sessions that carry it, and the counters that
 //! the ledger looks at. Shared by the room's actor, its transfers and the engine's thread; outlives the actor.
+//!
+//! Once the part is over its fences are executed at once, past the actor's queue, and may overtake the orders that wait
+//! there. So each fence is remembered, and what it was to end does not begin any more.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use innkeeper_engine::{Engine, EngineError, PrefillSink};
@@ -29,9 +32,13 @@ struct Inner {
     sessions: BTreeMap<Epoch, Arc<dyn SendSession>>,
     /// Sessions of this epoch and earlier ones were destroyed, also those that are not made yet.
     fenced: Epoch,
-    /// Sessions that may still read.
-    live: u32,
+    /// Sessions that may still read, those that are not made yet included.
+    live: BTreeSet<Epoch>,
     pages: bool,
+    /// The pages were given back, also if they were not taken yet.
+    closed: bool,
+    /// The engine's job was cancelled, also if it was not submitted yet.
+    cancelled: bool,
     counters: Counters,
 }
 
@@ -59,6 +66,10 @@ impl PrefillRoom {
     /// Takes pages and starts the engine's job.
     pub fn compute(self: &Arc<Self>, engine: &Arc<dyn Engine>, tokens: u32) {
         let room = self.id();
+        // The cancel was answered: nobody waits for a word of this job.
+        if self.lock().is_over() {
+            return;
+        }
         let started = engine.open(room, tokens).and_then(|()| {
             self.lock().pages = true;
             if let Some(source) = engine.source(room) {
@@ -75,10 +86,21 @@ impl PrefillRoom {
             tracing::error!(%room, %error, "the engine refused a prefill that the ledger had reserved");
             self.tell(Event::EngineFailed { room });
         }
+        let (cancelled, closed) = {
+            let inner = self.lock();
+            (inner.cancelled, inner.closed)
+        };
+        if cancelled {
+            engine.cancel(room);
+        }
+        if closed {
+            self.close_pages(engine);
+        }
     }
 
     /// Asks the engine to stop; a job that is not there any more is answered as stopped.
     pub fn cancel(&self, engine: &Arc<dyn Engine>) {
+        self.lock().cancelled = true;
         if !engine.cancel(self.id()) {
             self.tell(Event::EngineStopped { room: self.id() });
         }
@@ -86,13 +108,19 @@ impl PrefillRoom {
 
     /// Gives the pages back.
     pub fn close_pages(&self, engine: &Arc<dyn Engine>) {
+        self.lock().closed = true;
         engine.close(self.id());
         self.lock().pages = false;
     }
 
-    /// A session is about to be made.
-    pub fn session_begins(&self) {
-        self.lock().live += 1;
+    /// A session is about to be made. False if its epoch was fenced meanwhile: then it must not be.
+    pub fn session_begins(&self, epoch: Epoch) -> bool {
+        let mut inner = self.lock();
+        let begins = epoch > inner.fenced;
+        if begins {
+            inner.live.insert(epoch);
+        }
+        begins
     }
 
     /// A session was made: it gets all that is sealed so far. Destroyed at once if its epoch was fenced meanwhile.
@@ -114,7 +142,7 @@ impl PrefillRoom {
     /// A session is over and reads nothing any more.
     pub fn session_over(&self, epoch: Epoch) {
         let mut inner = self.lock();
-        inner.live = inner.live.saturating_sub(1);
+        inner.live.remove(&epoch);
         inner.sessions.remove(&epoch);
     }
 
@@ -128,13 +156,14 @@ impl PrefillRoom {
         self.lock().sessions.values().next_back().cloned()
     }
 
-    /// Destroys the session of this epoch, made or not.
-    pub fn kill(&self, epoch: Epoch) {
+    /// Destroys the session of this epoch, made or not. Whether one has begun and is not over: then its end will be told.
+    pub fn kill(&self, epoch: Epoch) -> bool {
         let mut inner = self.lock();
         inner.fenced = inner.fenced.max(epoch);
         for session in inner.sessions.range(..=epoch).map(|(_, session)| session) {
             session.kill();
         }
+        inner.live.contains(&epoch)
     }
 
     /// Destroys every session, made or not.
@@ -164,12 +193,18 @@ impl PrefillRoom {
     /// Whether nothing is left that could touch a page.
     pub fn idle(&self) -> bool {
         let inner = self.lock();
-        inner.live == 0 && !inner.pages
+        inner.live.is_empty() && !inner.pages
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
         // Every change is complete before anything under the lock can panic.
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Inner {
+    fn is_over(&self) -> bool {
+        self.cancelled || self.closed
     }
 }
 

@@ -241,6 +241,24 @@ impl RouterNode {
     }
 }
 
+/// What a test does to a ledger from outside.
+#[cfg(feature = "testing")]
+impl RouterNode {
+    /// Hangs the ledger: until what comes back is dropped it takes in nothing, and what it is told waits.
+    #[must_use]
+    pub fn hang(&self) -> oneshot::Sender<()> {
+        let (release, released) = oneshot::channel();
+        drop(self.rooms.cast(RoomsMessage::Hang(released)));
+        release
+    }
+
+    /// The ledger's actor: the root of those of its requests.
+    #[must_use]
+    pub fn ledger_actor(&self) -> ractor::ActorCell {
+        self.rooms.get_cell()
+    }
+}
+
 /// Events of a request beside its tokens: the answer, and room to spare.
 const BESIDE_TOKENS: usize = 8;
 

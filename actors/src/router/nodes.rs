@@ -1,6 +1,6 @@
 //! The router's node streams: one owned pump per worker, which turns what a stream tells into the ledger's events.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
@@ -18,9 +18,9 @@ pub struct Nodes {
     links: Arc<dyn Links>,
     tasks: Tasks,
     tell: Tell,
-    nodes: HashMap<Incarnation, Node>,
+    nodes: BTreeMap<Incarnation, Node>,
     /// Other routers, for those who ask this one for the cluster's nodes. They are never talked to.
-    routers: HashMap<Incarnation, Member>,
+    routers: BTreeMap<Incarnation, Member>,
 }
 
 struct Node {
@@ -35,8 +35,8 @@ impl Nodes {
             links,
             tasks,
             tell,
-            nodes: HashMap::new(),
-            routers: HashMap::new(),
+            nodes: BTreeMap::new(),
+            routers: BTreeMap::new(),
         }
     }
 

@@ -1,7 +1,7 @@
 //! The actor of one request on a router: the parent of its rooms, one after the other. The ledger decides when there is
 //! another one; this only keeps them in one place, so that a request's end is the end of all that it had.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use innkeeper_room::RoomId;
@@ -29,8 +29,8 @@ pub struct Request;
 /// Its state.
 pub struct State {
     tell: Tell,
-    rooms: HashMap<RoomId, (Arc<RouterRoom>, ActorRef<RoomMessage>)>,
-    actors: HashMap<ActorId, RoomId>,
+    rooms: BTreeMap<RoomId, (Arc<RouterRoom>, ActorRef<RoomMessage>)>,
+    actors: BTreeMap<ActorId, RoomId>,
     leaving: bool,
 }
 
@@ -42,8 +42,8 @@ impl Actor for Request {
     async fn pre_start(&self, _myself: ActorRef<RequestMessage>, tell: Tell) -> Result<State, ActorProcessingErr> {
         Ok(State {
             tell,
-            rooms: HashMap::new(),
-            actors: HashMap::new(),
+            rooms: BTreeMap::new(),
+            actors: BTreeMap::new(),
             leaving: false,
         })
     }

@@ -1,7 +1,7 @@
 //! One room on a router: the handles, and the actor that executes the ledger's orders for it. It decides nothing and is
 //! never restarted: if it dies, the ledger ends the room.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use innkeeper_leases::{Doors, Store, StoreError};
@@ -46,7 +46,7 @@ pub struct RouterRoom {
     /// What was asked.
     pub spec: RoomSpec,
     shared: Arc<Shared>,
-    streams: Mutex<HashMap<Side, mpsc::Sender<ToWorker>>>,
+    streams: Mutex<BTreeMap<Side, mpsc::Sender<ToWorker>>>,
 }
 
 /// An order to a room.
@@ -200,7 +200,7 @@ impl RouterRoom {
         None
     }
 
-    fn streams(&self) -> std::sync::MutexGuard<'_, HashMap<Side, mpsc::Sender<ToWorker>>> {
+    fn streams(&self) -> std::sync::MutexGuard<'_, BTreeMap<Side, mpsc::Sender<ToWorker>>> {
         self.streams.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,21 +1,24 @@
 //! `rooms` on a router: owns the ledger with its requests, rooms, members and tombstones, and executes what it orders.
 //! Never restarted: if it dies, its tombstones are gone, so the process exits.
 
-use std::collections::HashMap;
+mod execute;
+mod show;
+
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use innkeeper_room::ledger::router::{AbortAnswer, Arrival, Effect, Event, Ledger, MemberView, Outcome, Side};
+use innkeeper_room::ledger::router::{AbortAnswer, Arrival, Event, Ledger, MemberView, Side};
 use innkeeper_room::ledger::{Gauges, RoomRow};
-use innkeeper_room::{Attempt, Incarnation, RequestKey, RoomId, RoomSpec, Token, Work};
+use innkeeper_room::{Attempt, RequestKey, RoomId, Work};
 use ractor::{Actor, ActorId, ActorProcessingErr, ActorRef, SupervisionEvent};
 use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::hooks::Hooks;
-use crate::ports::{NewRequest, NodeQuestion, OpenRoom, RequestEvent, Target, WorkerSays};
+use crate::ports::{NewRequest, RequestEvent, WorkerSays};
 use crate::reaper::Reaper;
 use crate::router::nodes::Nodes;
 use crate::router::request::{Request, RequestMessage};
-use crate::router::room::{Command, RouterRoom, Shared, Told, revoke_late};
+use crate::router::room::{RouterRoom, Shared, Told};
 use crate::timer::{Alarm, Ring};
 use crate::watch::WatchEvent;
 
@@ -35,6 +38,9 @@ pub enum RoomsMessage {
     Ring(Ring),
     /// Somebody wants to see something.
     Show(Show),
+    /// A test wants it to hang until the other end is dropped.
+    #[cfg(feature = "testing")]
+    Hang(oneshot::Receiver<()>),
 }
 
 impl From<Told> for RoomsMessage {
@@ -84,11 +90,13 @@ pub struct State {
     nodes: Nodes,
     alarm: Alarm,
     reaper: Reaper,
-    requests: HashMap<RequestKey, Entry>,
-    actors: HashMap<ActorId, RequestKey>,
-    rooms: HashMap<RoomId, (RequestKey, Arc<RouterRoom>)>,
-    tickets: HashMap<u64, oneshot::Sender<AbortAnswer>>,
+    requests: BTreeMap<RequestKey, Entry>,
+    actors: BTreeMap<ActorId, RequestKey>,
+    rooms: BTreeMap<RoomId, (RequestKey, Arc<RouterRoom>)>,
+    tickets: BTreeMap<u64, oneshot::Sender<AbortAnswer>>,
     next_ticket: u64,
+    /// An end token has passed the gate of this request.
+    end_token: Option<RequestKey>,
 }
 
 struct Entry {
@@ -125,11 +133,12 @@ impl Actor for Rooms {
             nodes,
             alarm,
             reaper: Reaper::new(shared.settings.grace.scale(2, 1)),
-            requests: HashMap::new(),
-            actors: HashMap::new(),
-            rooms: HashMap::new(),
-            tickets: HashMap::new(),
+            requests: BTreeMap::new(),
+            actors: BTreeMap::new(),
+            rooms: BTreeMap::new(),
+            tickets: BTreeMap::new(),
             next_ticket: 0,
+            end_token: None,
             parts,
         })
     }
@@ -151,6 +160,11 @@ impl Actor for Rooms {
                     message: says.message,
                 };
                 state.step(&myself, event, &says.tokens).await;
+                // Nothing may come between an end token and the end: a break of D's connection that did would open another
+                // room, which would speak beyond it.
+                if let Some(request) = state.end_token.take() {
+                    state.step(&myself, Event::Satisfied { request }, &[]).await;
+                }
             }
             RoomsMessage::Watch(event) => state.watched(&myself, event).await,
             RoomsMessage::Ring(ring) => {
@@ -160,6 +174,8 @@ impl Actor for Rooms {
                 }
             }
             RoomsMessage::Show(show) => state.show(show),
+            #[cfg(feature = "testing")]
+            RoomsMessage::Hang(released) => drop(released.await),
         }
         state.settle();
         Ok(())
@@ -280,167 +296,6 @@ impl State {
         }
     }
 
-    /// One step of the ledger, and the execution of all that it orders. `tokens` are those of the message in hand.
-    async fn step(&mut self, myself: &ActorRef<RoomsMessage>, event: Event, tokens: &[Token]) {
-        let effects = self.parts.ledger.step(event, self.parts.shared.clock.now());
-        for effect in effects {
-            self.execute(myself, effect, tokens).await;
-        }
-    }
-
-    async fn execute(&mut self, myself: &ActorRef<RoomsMessage>, effect: Effect, tokens: &[Token]) {
-        match effect {
-            Effect::AnswerAbort { ticket, answer } => {
-                if let Some(asker) = self.tickets.remove(&ticket) {
-                    // An asker that gave up is no failure of ours.
-                    let _ = asker.send(answer);
-                }
-            }
-            Effect::Begin { spec, .. } => self.begin(myself, spec).await,
-            Effect::Open {
-                spec,
-                side,
-                decode_addr,
-                token,
-                passed,
-            } => {
-                self.open(spec, side, decode_addr, token, passed);
-            }
-            Effect::Tell { room, side, message } => self.order(room, Command::Tell(side, message)),
-            Effect::AskEvidence { room, node, .. } => self.nodes.ask_evidence(node, room),
-            Effect::CloseStream { room, side } => self.order(room, Command::Close(side)),
-            Effect::Who { incarnation } => self.nodes.ask(incarnation, NodeQuestion::Who),
-            Effect::Grant { spec } => self.order(spec.room, Command::Grant),
-            Effect::Renew { room } => self.order(room, Command::Renew),
-            Effect::Revoke { room } if !self.rooms.contains_key(&room) => revoke_late(&self.parts.shared, room),
-            Effect::Revoke { room } => self.order(room, Command::Revoke),
-            Effect::Pass {
-                request, skip, count, ..
-            } => self.pass(request, skip, count, tokens),
-            Effect::Answer { request, outcome } => self.answer(request, outcome),
-            Effect::Ended(end) => self.parts.hooks.room_ended(&end),
-            Effect::End { room } => self.end(room),
-            Effect::Drop { incarnation } => self.nodes.drop_node(incarnation),
-        }
-    }
-
-    async fn begin(&mut self, myself: &ActorRef<RoomsMessage>, spec: RoomSpec) {
-        let (key, id) = (spec.request, spec.room);
-        self.ensure_actor(myself, key).await;
-        let Some(entry) = self.requests.get_mut(&key) else {
-            return;
-        };
-        entry.live_rooms += 1;
-        entry.last_room = Some(id);
-        entry.attempts = entry.attempts.max(spec.attempt);
-        let room = Arc::new(RouterRoom::new(spec, Arc::clone(&self.parts.shared)));
-        if let Some(actor) = &entry.actor {
-            // A dead actor is heard of by supervision, which ends the room.
-            drop(actor.cast(RequestMessage::Begin(Arc::clone(&room))));
-        }
-        self.rooms.insert(id, (key, room));
-    }
-
-    fn open(&self, spec: RoomSpec, side: Side, decode_addr: String, token: u64, passed: u32) {
-        let id = spec.room;
-        let meant = match side {
-            Side::Prefill => spec.prefill,
-            Side::Decode => spec.decode,
-        };
-        let Some(entry) = self.requests.get(&spec.request) else {
-            return;
-        };
-        let work = entry.continued(passed);
-        // A worker that is not known any more refuses the connection of an address that nobody has.
-        let unknown = || Target {
-            incarnation: meant,
-            control: String::new(),
-        };
-        let target = self.nodes.target(meant).unwrap_or_else(unknown);
-        let open = OpenRoom {
-            spec,
-            work: Arc::new(work),
-            decode_addr,
-            token,
-        };
-        self.order(id, Command::Open(side, target, Box::new(open)));
-    }
-
-    fn order(&self, id: RoomId, command: Command) {
-        let Some((key, room)) = self.rooms.get(&id) else { return };
-        let actor = self.requests.get(key).and_then(|entry| entry.actor.as_ref());
-        let Some(actor) = actor else {
-            return room.execute(command);
-        };
-        if let Err(ractor::MessagingErr::SendErr(RequestMessage::Do(_, command))) =
-            actor.cast(RequestMessage::Do(id, command))
-        {
-            room.execute(command);
-        }
-    }
-
-    fn pass(&mut self, request: RequestKey, skip: u32, count: u32, tokens: &[Token]) {
-        let Some(entry) = self.requests.get_mut(&request) else {
-            return;
-        };
-        let passing: Vec<_> = tokens
-            .iter()
-            .skip(skip as usize)
-            .take(count as usize)
-            .cloned()
-            .collect();
-        entry.passed.extend(passing.iter().map(|token| token.id));
-        // The channel holds all tokens of the request; a closed one is a client that left, which is heard of by its control.
-        drop(entry.events.try_send(RequestEvent::Tokens(passing)));
-    }
-
-    fn answer(&mut self, key: RequestKey, outcome: Outcome) {
-        self.parts.hooks.answered(&outcome);
-        let Some(entry) = self.requests.get_mut(&key) else {
-            return;
-        };
-        let answered = RequestEvent::Answered {
-            outcome,
-            room: entry.last_room,
-            attempts: entry.attempts,
-        };
-        drop(entry.events.try_send(answered));
-        entry.answered = true;
-        self.forget_if_over(key);
-    }
-
-    fn end(&mut self, id: RoomId) {
-        let Some((key, room)) = self.rooms.remove(&id) else {
-            return;
-        };
-        let mut actor = None;
-        if let Some(entry) = self.requests.get_mut(&key) {
-            entry.live_rooms = entry.live_rooms.saturating_sub(1);
-            actor = entry.actor.as_ref();
-        }
-        // Behind all that is still to be said on its streams, which the room's actor ends as it goes.
-        if actor.is_none_or(|actor| actor.cast(RequestMessage::RoomOver(id)).is_err()) {
-            room.close_all();
-        }
-        self.forget_if_over(key);
-    }
-
-    /// A request goes when it is answered and all its rooms are over.
-    fn forget_if_over(&mut self, key: RequestKey) {
-        if !self
-            .requests
-            .get(&key)
-            .is_some_and(|entry| entry.answered && entry.live_rooms == 0)
-        {
-            return;
-        }
-        if let Some(actor) = self.requests.remove(&key).and_then(|entry| entry.actor)
-            && actor.cast(RequestMessage::Leave).is_ok()
-        {
-            self.reaper.told(actor.get_cell(), self.parts.shared.clock.now());
-        }
-    }
-
     async fn actor_gone(&mut self, myself: &ActorRef<RoomsMessage>, actor: ActorId, why: &str) {
         self.reaper.gone(actor);
         let Some(key) = self.actors.remove(&actor) else { return };
@@ -457,76 +312,6 @@ impl State {
             .collect();
         for room in rooms {
             self.step(myself, Event::ActorDied { room }, &[]).await;
-        }
-    }
-
-    fn period(&mut self) {
-        self.reaper.tick(self.parts.shared.clock.now());
-        self.parts.zombies.send_replace(self.reaper.zombies());
-        let members = self.parts.ledger.members();
-        let usable = |role| {
-            members
-                .iter()
-                .filter(|member| member.info.role == role && is_usable(member))
-                .count()
-        };
-        let usable = (
-            usable(innkeeper_room::Role::Prefill),
-            usable(innkeeper_room::Role::Decode),
-        );
-        self.parts
-            .usable
-            .send_if_modified(|old| std::mem::replace(old, usable) != usable);
-    }
-
-    fn settle(&mut self) {
-        let drained = self.parts.ledger.drained();
-        self.parts
-            .drained
-            .send_if_modified(|old| std::mem::replace(old, drained) != drained);
-        self.alarm.set(self.parts.ledger.next_deadline());
-    }
-
-    fn show(&self, show: Show) {
-        let now = self.parts.shared.clock.now();
-        // A questioner that gave up is no failure of ours.
-        match show {
-            Show::Rows(answer) => drop(answer.send(self.parts.ledger.rows(now))),
-            Show::Gauges(answer) => drop(answer.send((self.parts.ledger.gauges(now), self.reaper.zombies()))),
-            Show::Routers(answer) => drop(answer.send(self.nodes.routers().cloned().collect())),
-            Show::Members(answer) => drop(answer.send(self.members())),
-        }
-    }
-
-    fn members(&self) -> Vec<(MemberView, Option<innkeeper_leases::Member>)> {
-        let known: HashMap<Incarnation, _> = self
-            .nodes
-            .members()
-            .map(|member| (member.incarnation, member))
-            .collect();
-        let views = self.parts.ledger.members().into_iter();
-        views
-            .map(|view| {
-                let member = known.get(&view.info.incarnation).map(|member| (*member).clone());
-                (view, member)
-            })
-            .collect()
-    }
-}
-
-/// Whether new rooms may go to a worker.
-fn is_usable(member: &MemberView) -> bool {
-    member.info.serving && member.link_up && !member.lost && member.load.is_none_or(|load| load.serving)
-}
-
-impl Entry {
-    /// The work of the next room: the prompt is followed by the tokens that have passed the gate.
-    fn continued(&self, passed: u32) -> Work {
-        let passed_ids = self.passed.iter().copied().take(passed as usize);
-        Work {
-            prompt: self.work.prompt.iter().copied().chain(passed_ids).collect(),
-            start_position: self.work.start_position + passed,
-            ..self.work.clone()
         }
     }
 }

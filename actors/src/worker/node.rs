@@ -230,6 +230,24 @@ impl<C: Craft> WorkerNode<C> {
     }
 }
 
+/// What a test does to a ledger from outside.
+#[cfg(feature = "testing")]
+impl<C: Craft> WorkerNode<C> {
+    /// Hangs the ledger: until what comes back is dropped it takes in nothing, and what it is told waits.
+    #[must_use]
+    pub fn hang(&self) -> oneshot::Sender<()> {
+        let (release, released) = oneshot::channel();
+        drop(self.rooms.cast(RoomsMessage::Hang(released)));
+        release
+    }
+
+    /// The ledger's actor: the root of those of its rooms.
+    #[must_use]
+    pub fn ledger_actor(&self) -> ractor::ActorCell {
+        self.rooms.get_cell()
+    }
+}
+
 impl<C: Craft> WorkerPort for WorkerNode<C> {
     fn incarnation(&self) -> Incarnation {
         self.incarnation

@@ -1,13 +1,16 @@
 //! `rooms` on a worker: owns the ledger, executes what it orders through one actor per room, and looks at the engine every
 //! report period. Never restarted: if it dies, its tombstones and quarantine are gone, so the process exits.
 
-use std::collections::HashMap;
+mod execute;
+mod show;
+
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use innkeeper_engine::Engine;
 use innkeeper_room::ledger::router::Load;
-use innkeeper_room::ledger::{EngineView, Gauges, RoomRow};
-use innkeeper_room::{Evidence, FromWorker, Millis, RoomId, Settings, ToWorker};
+use innkeeper_room::ledger::{Gauges, RoomRow};
+use innkeeper_room::{Evidence, RoomId, Settings, ToWorker};
 use ractor::{Actor, ActorId, ActorProcessingErr, ActorRef, SupervisionEvent};
 use tokio::sync::{oneshot, watch};
 
@@ -20,8 +23,8 @@ use crate::tasks::Tasks;
 use crate::timer::{Alarm, Ring};
 use crate::watch::WatchEvent;
 use crate::worker::craft::{Craft, EventOf, Report};
-use crate::worker::ledger::{Common, Order, WorkerLedger};
-use crate::worker::room::{Room, RoomMessage};
+use crate::worker::ledger::{Common, WorkerLedger};
+use crate::worker::room::RoomMessage;
 
 /// What `rooms` is told.
 pub enum RoomsMessage<C: Craft> {
@@ -45,6 +48,9 @@ pub enum RoomsMessage<C: Craft> {
     Drain,
     /// End what is left.
     DrainOver,
+    /// A test wants it to hang until the other end is dropped.
+    #[cfg(feature = "testing")]
+    Hang(oneshot::Receiver<()>),
 }
 
 /// Questions; whoever asks waits with a deadline of its own.
@@ -113,8 +119,8 @@ pub struct State<C: Craft> {
     parts: Parts<C>,
     report: Report<EventOf<C>>,
     alarm: Alarm,
-    rooms: HashMap<RoomId, Entry<C>>,
-    actors: HashMap<ActorId, RoomId>,
+    rooms: BTreeMap<RoomId, Entry<C>>,
+    actors: BTreeMap<ActorId, RoomId>,
     reaper: Reaper,
     serving: bool,
 }
@@ -145,8 +151,8 @@ impl<C: Craft> Actor for Rooms<C> {
             parts,
             report,
             alarm,
-            rooms: HashMap::new(),
-            actors: HashMap::new(),
+            rooms: BTreeMap::new(),
+            actors: BTreeMap::new(),
             reaper,
             serving: true,
         })
@@ -173,6 +179,8 @@ impl<C: Craft> Actor for Rooms<C> {
             RoomsMessage::Show(show) => state.show(show),
             RoomsMessage::Drain => state.common(&myself, Common::Drain).await,
             RoomsMessage::DrainOver => state.common(&myself, Common::DrainOver).await,
+            #[cfg(feature = "testing")]
+            RoomsMessage::Hang(released) => drop(released.await),
         }
         state.parts.signals.drained.send_if_modified(|drained| {
             let now = state.parts.ledger.drained();
@@ -215,114 +223,6 @@ impl<C: Craft> State<C> {
         self.step(myself, event, Some((id, room, outbox))).await;
     }
 
-    /// One step of the ledger, and the execution of all that it orders. `fresh` is the room that is just being opened:
-    /// it is entered if the ledger begins it, and only hears the refusal otherwise.
-    async fn step(
-        &mut self,
-        myself: &ActorRef<RoomsMessage<C>>,
-        event: EventOf<C>,
-        mut fresh: Option<(RoomId, Arc<C::Room>, Arc<Outbox>)>,
-    ) {
-        let effects = self.parts.ledger.step(event, self.parts.clock.now());
-        for effect in effects {
-            match self.parts.craft.order(effect) {
-                Order::Begin(id) => {
-                    if let Some((_, room, outbox)) = fresh.take_if(|(fresh, _, _)| *fresh == id) {
-                        self.begin(myself, id, room, outbox).await;
-                    }
-                }
-                Order::Tell(id, message) => match &fresh {
-                    // An Open that is refused is answered on the stream it came on, never on that of a room that exists.
-                    Some((fresh, _, outbox)) if *fresh == id => {
-                        outbox.say(message, vec![]);
-                    }
-                    _ => self.tell(id, message),
-                },
-                Order::Room(id, command) => self.order(id, command).await,
-                Order::End(id) => self.end(id),
-                Order::Serving(serving) => {
-                    self.serving = serving;
-                    self.parts.signals.serving.send_replace(serving);
-                }
-                Order::Exit(why) => {
-                    tracing::error!(why, "this process must exit: its pages cannot be got back otherwise");
-                    self.parts.signals.exit.send_replace(Some(why.to_owned()));
-                }
-            }
-        }
-        if let Some((_, _, outbox)) = fresh {
-            outbox.close();
-        }
-    }
-
-    async fn begin(&mut self, myself: &ActorRef<RoomsMessage<C>>, id: RoomId, room: Arc<C::Room>, outbox: Arc<Outbox>) {
-        let actor = Room::new(Arc::clone(&self.parts.craft));
-        let spawned = Actor::spawn_linked(None, actor, Arc::clone(&room), myself.get_cell()).await;
-        let actor = match spawned {
-            Ok((actor, _)) => {
-                self.actors.insert(actor.get_id(), id);
-                Some(actor)
-            }
-            Err(error) => {
-                tracing::error!(room = %id, %error, "the room's actor could not be spawned");
-                // No supervision event follows a failed start: the ledger is told by a message of our own.
-                (self.report)(C::Ledger::event(Common::ActorDied(id)));
-                None
-            }
-        };
-        self.rooms.insert(
-            id,
-            Entry {
-                room,
-                outbox,
-                actor,
-                ended: false,
-            },
-        );
-    }
-
-    fn tell(&self, id: RoomId, message: FromWorker) {
-        if let FromWorker::Ended { end, evidence, .. } = &message {
-            self.parts.hooks.part_ended(id, *end, evidence);
-        }
-        let Some(entry) = self.rooms.get(&id) else { return };
-        let tokens = match &message {
-            FromWorker::Tokens { position, count } => self.parts.craft.tokens(&entry.room, *position, *count),
-            _ => vec![],
-        };
-        entry.outbox.say(message, tokens);
-    }
-
-    async fn order(&self, id: RoomId, command: C::Command) {
-        let entry = self.rooms.get(&id);
-        if let Some(actor) = entry.and_then(|entry| entry.actor.as_ref()) {
-            if let Err(ractor::MessagingErr::SendErr(RoomMessage::Do(command))) = actor.cast(RoomMessage::Do(command)) {
-                self.parts
-                    .craft
-                    .execute(entry.map(|entry| &entry.room), command, None)
-                    .await;
-            }
-        } else {
-            self.parts
-                .craft
-                .execute(entry.map(|entry| &entry.room), command, None)
-                .await;
-        }
-    }
-
-    fn end(&mut self, id: RoomId) {
-        let now = self.parts.clock.now();
-        let Some(entry) = self.rooms.get_mut(&id) else { return };
-        entry.ended = true;
-        entry.outbox.close();
-        if let Some(actor) = entry.actor.take() {
-            // A failed send means that it is gone already.
-            if actor.cast(RoomMessage::Leave).is_ok() {
-                self.reaper.told(actor.get_cell(), now);
-            }
-        }
-    }
-
     async fn actor_gone(&mut self, myself: &ActorRef<RoomsMessage<C>>, actor: ActorId, why: &str) {
         self.reaper.gone(actor);
         let Some(id) = self.actors.remove(&actor) else { return };
@@ -350,51 +250,6 @@ impl<C: Craft> State<C> {
                 }
             }
             WatchEvent::MemberUp(_) | WatchEvent::Degraded(_) => {}
-        }
-    }
-
-    async fn period(&mut self, myself: &ActorRef<RoomsMessage<C>>) {
-        let status = self.parts.engine.status();
-        let in_hand = status
-            .in_hand
-            .map(|hand| Millis(u64::try_from(hand.as_millis()).unwrap_or(u64::MAX)));
-        let view = EngineView {
-            progress: status.progress,
-            in_hand,
-            alive: true,
-        };
-        self.common(myself, Common::Engine(view)).await;
-        let samples: Vec<_> = self
-            .rooms
-            .iter()
-            .filter(|(_, entry)| !entry.ended)
-            .filter_map(|(id, entry)| self.parts.craft.sample(*id, &entry.room))
-            .collect();
-        for sample in samples {
-            self.step(myself, sample, None).await;
-        }
-        let now = self.parts.clock.now();
-        self.reaper.tick(now);
-        self.parts.signals.zombies.send_replace(self.reaper.zombies());
-        let craft = Arc::clone(&self.parts.craft);
-        self.rooms.retain(|_, entry| !(entry.ended && craft.idle(&entry.room)));
-        let gauges = self.parts.ledger.gauges(now);
-        self.parts.signals.loads.send_replace(Load {
-            engine_progress: status.progress,
-            engine_owes: in_hand.unwrap_or_default(),
-            free_pages: gauges.pages.available(),
-            rooms: gauges.room_permits,
-            serving: self.serving,
-        });
-    }
-
-    fn show(&self, show: Show) {
-        let now = self.parts.clock.now();
-        // A questioner that gave up is no failure of ours.
-        match show {
-            Show::Rows(answer) => drop(answer.send(self.parts.ledger.rows(now))),
-            Show::Gauges(answer) => drop(answer.send((self.parts.ledger.gauges(now), self.reaper.zombies()))),
-            Show::Evidence(room, answer) => drop(answer.send(self.parts.ledger.evidence(room, now))),
         }
     }
 }

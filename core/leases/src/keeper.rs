@@ -136,13 +136,15 @@ impl Task {
     async fn run(mut self, stop: CancellationToken) {
         loop {
             let wait = self.keep().await;
+            // The wish before the wait: a wait of nothing would hide it.
             tokio::select! {
+                biased;
                 () = stop.cancelled() => break,
-                () = tokio::time::sleep(wait) => {}
                 changed = self.wanted.changed() => match changed {
                     Ok(()) => self.lease = None,
                     Err(_) => return,
                 },
+                () = tokio::time::sleep(wait) => {}
             }
         }
         self.deregister().await;

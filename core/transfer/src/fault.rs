@@ -3,12 +3,14 @@
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
+use std::pin::pin;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::watch;
+use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -103,17 +105,30 @@ impl Script {
 }
 
 /// Scripts for the connections to come, and a valve for all of them.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Faults {
     scripts: Arc<Mutex<VecDeque<Script>>>,
-    shut: Arc<watch::Sender<bool>>,
+    valve: Arc<Valve>,
 }
 
-impl Default for Faults {
-    fn default() -> Self {
-        Self {
-            scripts: Arc::default(),
-            shut: Arc::new(watch::Sender::new(false)),
+/// Shut or open. Whoever waits is let through in the order of coming, so that a run can be repeated.
+#[derive(Debug, Default)]
+struct Valve {
+    shut: AtomicBool,
+    turned: Notify,
+}
+
+impl Valve {
+    /// Comes when it is open.
+    async fn open(&self) {
+        loop {
+            let mut turned = pin!(self.turned.notified());
+            // Before the look, so that no turn is missed after it.
+            turned.as_mut().enable();
+            if !self.shut.load(Ordering::Acquire) {
+                return;
+            }
+            turned.await;
         }
     }
 }
@@ -129,7 +144,8 @@ impl Faults {
 
     /// While shut nothing passes in either direction, on any connection.
     pub fn shut(&self, shut: bool) {
-        self.shut.send_replace(shut);
+        self.valve.shut.store(shut, Ordering::Release);
+        self.valve.turned.notify_waiters();
     }
 
     pub(crate) fn next(&self) -> Script {
@@ -159,12 +175,14 @@ where
         let mut back = std::pin::pin!(back);
         let (mut onward_over, mut back_over) = (false, false);
         loop {
+            // Back first: it is the lesser stream, and is never starved by the greater.
             tokio::select! {
+                biased;
+                _ = &mut back, if !back_over => back_over = true,
                 cut = &mut onward, if !onward_over => match cut {
                     Some(cut) => break cut,
                     None => onward_over = true,
                 },
-                _ = &mut back, if !back_over => back_over = true,
             }
             if onward_over && back_over {
                 return;
@@ -198,7 +216,7 @@ async fn swallow(from: &mut (impl AsyncRead + Unpin)) {
 struct Pump<'a> {
     toward: Toward,
     script: &'a Script,
-    shut: watch::Receiver<bool>,
+    valve: Arc<Valve>,
     frames: u64,
     passed: u64,
     held: Option<Vec<u8>>,
@@ -216,7 +234,7 @@ impl<'a> Pump<'a> {
         Self {
             toward,
             script,
-            shut: faults.shut.subscribe(),
+            valve: Arc::clone(&faults.valve),
             frames: 0,
             passed: 0,
             held: None,
@@ -239,7 +257,8 @@ impl<'a> Pump<'a> {
         if let Some(held) = self.held.take() {
             let _ = to.write_all(&held).await;
         }
-        // Passes a half-close on.
+        // Passes a half-close on; behind a shut valve it waits as bytes do.
+        self.valve.open().await;
         let _ = to.shutdown().await;
         None
     }
@@ -293,8 +312,7 @@ impl<'a> Pump<'a> {
     }
 
     async fn pass<W: AsyncWrite + Unpin>(&mut self, bytes: &[u8], to: &mut W) -> Then {
-        // Fails only if the valve is gone; then it is open.
-        let _ = self.shut.wait_for(|shut| !*shut).await;
+        self.valve.open().await;
         let cut = self.script.cut.filter(|_| self.toward == Toward::Decode);
         let left = cut.map_or(u64::MAX, |(after, _)| after - self.passed.min(after));
         let part = usize::try_from(left).unwrap_or(usize::MAX).min(bytes.len());

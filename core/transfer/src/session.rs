@@ -1,8 +1,10 @@
 //! What both ends of a session have in common: one task in which reading and writing run side by side, and how they end.
 
+use std::future::poll_fn;
 use std::io;
 use std::pin::pin;
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 
 use innkeeper_room::{Epoch, RoomId};
@@ -123,7 +125,24 @@ pub(crate) async fn converse<E>(
     last: &CancellationToken,
     grace: Duration,
 ) -> Ending<E> {
-    let mut reading = pin!(reading);
+    let (mut reading, mut writing) = (pin!(reading), pin!(writing));
+    let mut reads_first = false;
+    // The two take turns at being first, so that neither starves the other of its share of the thread, and without
+    // drawing lots, so that a run can be repeated.
+    let first_end = poll_fn(|context| {
+        reads_first = !reads_first;
+        for reads in [reads_first, !reads_first] {
+            let end = if reads {
+                reading.as_mut().poll(context).map(FirstEnd::Read)
+            } else {
+                writing.as_mut().poll(context).map(FirstEnd::Write)
+            };
+            if end.is_ready() {
+                return end;
+            }
+        }
+        Poll::Pending
+    });
     let overdue = async {
         last.cancelled().await;
         tokio::time::sleep(grace).await;
@@ -132,19 +151,27 @@ pub(crate) async fn converse<E>(
         ReadEnd::LastWord(event) => Ending::Peer(event),
         ReadEnd::Broken(broken) => Ending::Broken(broken),
     };
-    tokio::select! {
-        end = &mut reading => ended(end),
-        end = writing => match end {
-            WriteEnd::LastWord => Ending::Own,
-            WriteEnd::Silent => Ending::Silent,
-            WriteEnd::Broken(why) => Ending::Broken(Broken::new(why)),
-            WriteEnd::Io(error) => match tokio::time::timeout(grace, reading).await {
-                Ok(ReadEnd::LastWord(event)) => Ending::Peer(event),
-                Ok(ReadEnd::Broken(_)) | Err(_) => Ending::Broken(Broken::io(&error)),
-            },
+    let first_end = tokio::select! {
+        biased;
+        end = first_end => end,
+        () = overdue => return Ending::Silent,
+    };
+    match first_end {
+        FirstEnd::Read(end) => ended(end),
+        FirstEnd::Write(WriteEnd::LastWord) => Ending::Own,
+        FirstEnd::Write(WriteEnd::Silent) => Ending::Silent,
+        FirstEnd::Write(WriteEnd::Broken(why)) => Ending::Broken(Broken::new(why)),
+        FirstEnd::Write(WriteEnd::Io(error)) => match tokio::time::timeout(grace, reading).await {
+            Ok(ReadEnd::LastWord(event)) => Ending::Peer(event),
+            Ok(ReadEnd::Broken(_)) | Err(_) => Ending::Broken(Broken::io(&error)),
         },
-        () = overdue => Ending::Silent,
     }
+}
+
+/// Which direction ended first.
+enum FirstEnd<E> {
+    Read(ReadEnd<E>),
+    Write(WriteEnd),
 }
 
 /// After a last word: half-close, then read until the peer closes too or `grace` ends. Closing with unread bytes would be

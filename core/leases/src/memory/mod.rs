@@ -7,12 +7,14 @@ mod state;
 mod watcher;
 
 use std::collections::BTreeSet;
+use std::pin::pin;
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use innkeeper_room::{Incarnation, RoomId};
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{Notify, mpsc};
 use tokio::time::Instant;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
@@ -59,10 +61,16 @@ pub struct MemoryStore {
 struct Shared {
     config: MemoryConfig,
     state: Mutex<State>,
-    /// Changed whenever a watch should look.
-    look: watch::Sender<()>,
-    paused: watch::Sender<bool>,
+    /// Rung whenever a watch should look. A `Notify` and no `watch` channel, which wakes its readers in an order drawn by lot:
+    /// a run could not be repeated.
+    look: Notify,
+    paused: AtomicBool,
+    /// Rung when `paused` changed.
+    turned: Notify,
     grant_delay: Mutex<Duration>,
+    /// Numbers for members' leases, in order so that a run can be repeated: from 2^62 on, which a room's 63 random bits do
+    /// not meet. Not of the state: a wiped store must not give a number again that a keeper still renews.
+    member_leases: AtomicI64,
 }
 
 impl Shared {
@@ -76,19 +84,35 @@ impl Shared {
         let changed = before != (state.generation, state.changes);
         drop(state);
         if changed {
-            self.look.send_replace(());
+            self.look.notify_waiters();
         }
         result
     }
 
     /// Waits while the store is paused, at most for the call timeout: a call never hangs.
     async fn answering(&self) -> Result<(), StoreError> {
-        let mut paused = self.paused.subscribe();
-        let answer = tokio::time::timeout(self.config.call_timeout, paused.wait_for(|paused| !*paused)).await;
-        match answer {
-            Ok(Ok(_)) => Ok(()),
-            Ok(Err(_)) | Err(_) => Err(StoreError::Unreachable("the in-process store is paused".to_owned())),
+        tokio::time::timeout(self.config.call_timeout, self.resumed())
+            .await
+            .map_err(|_| StoreError::Unreachable("the in-process store is paused".to_owned()))
+    }
+
+    /// Without a deadline: comes when the store is not paused.
+    async fn resumed(&self) {
+        loop {
+            let mut turned = pin!(self.turned.notified());
+            // Before the look, so that no turn is missed after it.
+            turned.as_mut().enable();
+            if !self.paused.load(Ordering::Acquire) {
+                return;
+            }
+            turned.await;
         }
+    }
+
+    fn turn(&self, paused: bool) {
+        self.paused.store(paused, Ordering::Release);
+        self.turned.notify_waiters();
+        self.look.notify_waiters();
     }
 
     /// A test's delay between a grant and its answer.
@@ -113,9 +137,11 @@ impl MemoryStore {
         let shared = Shared {
             config,
             state: Mutex::new(State::new(config.history)),
-            look: watch::Sender::new(()),
-            paused: watch::Sender::new(false),
+            look: Notify::new(),
+            paused: AtomicBool::new(false),
+            turned: Notify::new(),
             grant_delay: Mutex::new(Duration::ZERO),
+            member_leases: AtomicI64::new(1 << 62),
         };
         let cancel = CancellationToken::new();
         Self {
@@ -128,14 +154,12 @@ impl MemoryStore {
     /// Stops answering, as a stopped etcd does: calls are `Unreachable` after their timeout, watches fall silent, then say
     /// `Lost`. Leases go on expiring, which shows at [`MemoryStore::resume`].
     pub fn pause(&self) {
-        self.shared.paused.send_replace(true);
-        self.shared.look.send_replace(());
+        self.shared.turn(true);
     }
 
     /// Answers again.
     pub fn resume(&self) {
-        self.shared.paused.send_replace(false);
-        self.shared.look.send_replace(());
+        self.shared.turn(false);
     }
 
     /// Loses everything, as an etcd that comes back on an empty disk. No key is *deleted*: watches say `Lost`, then
@@ -147,7 +171,7 @@ impl MemoryStore {
     /// Forgets the history: a watch that has not read all of it has a gap.
     pub fn compact(&self) {
         self.shared.with(|state, _| state.compact());
-        self.shared.look.send_replace(());
+        self.shared.look.notify_waiters();
     }
 
     /// Ends any lease by its id, as an operator would; false if there is none.
@@ -193,7 +217,10 @@ impl Store for MemoryStore {
 
     async fn register(&self, member: &Member, ttl: Duration) -> Result<MemberLease, StoreError> {
         self.shared.answering().await?;
-        let lease = MemberLease::random(member.incarnation)?;
+        let lease = MemberLease {
+            id: self.shared.member_leases.fetch_add(1, Ordering::Relaxed),
+            incarnation: member.incarnation,
+        };
         let record = Arc::new(member.clone());
         self.shared.with(|state, now| {
             if !state.grant(lease.id, ttl, now) {

@@ -1,9 +1,11 @@
 //! One watch: a task with its own cursor over the shared history, so that a slow reader delays only its own watch.
 
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 
 use innkeeper_room::Incarnation;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::futures::Notified;
+use tokio::sync::mpsc;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -19,14 +21,10 @@ struct Closed;
 /// Starts the watch's task. It ends with its reader or its store, whichever goes first.
 pub(super) fn start(shared: Arc<Shared>, own: Incarnation, cancel: CancellationToken) -> mpsc::Receiver<WatchEvent> {
     let (events, reader) = mpsc::channel(shared.config.channel.max(1));
-    let look = shared.look.subscribe();
-    let paused = shared.paused.subscribe();
     let watcher = Watcher {
         shared,
         own,
         events,
-        look,
-        paused,
         cursor: 0,
         generation: 0,
     };
@@ -41,8 +39,6 @@ struct Watcher {
     shared: Arc<Shared>,
     own: Incarnation,
     events: mpsc::Sender<WatchEvent>,
-    look: watch::Receiver<()>,
-    paused: watch::Receiver<bool>,
     cursor: u64,
     generation: u64,
 }
@@ -64,7 +60,6 @@ impl Watcher {
     }
 
     fn list(&mut self) -> WatchEvent {
-        self.look.mark_unchanged();
         let own = self.own;
         let (listed, cursor, generation) = self.shared.with(|state, _| {
             let listed = WatchEvent::Listed {
@@ -79,7 +74,11 @@ impl Watcher {
 
     /// Tells every change until there is a gap; answers why.
     async fn follow(&mut self) -> Result<String, Closed> {
+        let shared = Arc::clone(&self.shared);
         loop {
+            let mut look = pin!(shared.look.notified());
+            // Before the look, so that no change is missed after it.
+            look.as_mut().enable();
             if !self.answers_in_time().await? {
                 return Ok("the in-process store is paused".to_owned());
             }
@@ -94,7 +93,7 @@ impl Watcher {
             };
             self.cursor += batch.len() as u64;
             if batch.is_empty() {
-                self.wait_for_a_change(next_end).await?;
+                self.wait_for_a_change(look, next_end).await?;
             }
             for event in batch.iter().filter_map(|change| change.event_for(self.own)) {
                 self.tell(event).await?;
@@ -103,7 +102,7 @@ impl Watcher {
     }
 
     /// Sleeps until something changed or the next lease ends. Without a deadline: silence is normal.
-    async fn wait_for_a_change(&mut self, next_end: Option<Instant>) -> Result<(), Closed> {
+    async fn wait_for_a_change(&self, look: Pin<&mut Notified<'_>>, next_end: Option<Instant>) -> Result<(), Closed> {
         let end = async {
             match next_end {
                 Some(at) => tokio::time::sleep_until(at).await,
@@ -111,14 +110,15 @@ impl Watcher {
             }
         };
         tokio::select! {
-            changed = self.look.changed() => changed.map_err(|_| Closed),
+            biased;
             () = self.events.closed() => Err(Closed),
+            () = look => Ok(()),
             () = end => Ok(()),
         }
     }
 
     /// While the store is paused, waits for it, at most as long as a watch may be silent.
-    async fn answers_in_time(&mut self) -> Result<bool, Closed> {
+    async fn answers_in_time(&self) -> Result<bool, Closed> {
         let silence = self.shared.config.silence;
         match tokio::time::timeout(silence, self.wait_for_answers()).await {
             Ok(answers) => answers.map(|()| true),
@@ -127,10 +127,11 @@ impl Watcher {
     }
 
     /// Without a deadline: the reader has been told `Lost`, and waits for the store as it would for a new list.
-    async fn wait_for_answers(&mut self) -> Result<(), Closed> {
+    async fn wait_for_answers(&self) -> Result<(), Closed> {
         tokio::select! {
-            answers = self.paused.wait_for(|paused| !*paused) => answers.map(|_| ()).map_err(|_| Closed),
+            biased;
             () = self.events.closed() => Err(Closed),
+            () = self.shared.resumed() => Ok(()),
         }
     }
 

@@ -69,14 +69,16 @@ impl RecvTask {
         let mut writer = FrameWriter::new(write, self.room, self.epoch, Arc::clone(&self.stats));
         let tally = Tally::default();
         let grace = self.config.grace;
+        // What takes little goes first: it never starves what takes much.
         let ending = tokio::select! {
+            biased;
+            () = self.outbox.flush_loop(self.config.ack_delay) => Ending::Silent,
             ending = converse(
                 self.read(&mut reader, &tally),
                 self.write(&mut writer, &tally),
                 &self.shared.signals.last,
                 grace,
             ) => ending,
-            () = self.outbox.flush_loop(self.config.ack_delay) => Ending::Silent,
         };
         // The write permit goes before the last words: it may take the peer a while to close.
         drop(tally);

@@ -66,9 +66,10 @@ impl SendTask {
 
     async fn session(self, connect: Connect) {
         let connected = tokio::select! {
-            connected = connect => connected,
+            biased;
             // Nothing was said to anybody: no word is owed.
             () = self.shared.signals.last.cancelled() => return,
+            connected = connect => connected,
         };
         match connected {
             Ok(link) => self.talk(link).await,
@@ -88,15 +89,17 @@ impl SendTask {
         let mut writer = FrameWriter::new(link.write, self.dial.room, self.dial.epoch, Arc::clone(&self.stats));
         let told = Told::default();
         let grace = self.config.grace;
+        // What takes little goes first: it never starves what takes much.
         let ending = tokio::select! {
+            biased;
+            () = self.outbox.flush_loop(self.config.ack_delay) => Ending::Silent,
+            () = self.watch() => Ending::Silent,
             ending = converse(
                 self.read(&mut reader, &told),
                 self.write(&mut writer, &told),
                 &self.shared.signals.last,
                 grace,
             ) => ending,
-            () = self.outbox.flush_loop(self.config.ack_delay) => Ending::Silent,
-            () = self.watch() => Ending::Silent,
         };
         match ending {
             Ending::Peer(event) => {

@@ -48,6 +48,11 @@ impl Member {
         }
     }
 
+    /// Whether it has ever spoken itself.
+    const fn was_heard(&self) -> bool {
+        self.link || self.load.is_some()
+    }
+
     /// Whether new rooms may be opened at it.
     pub(super) fn usable(&self) -> bool {
         self.info.serving && self.link && !self.lost && self.load.is_none_or(|load| load.serving)
@@ -85,10 +90,12 @@ impl Ledger {
             member.who_due = None;
             member.info = info;
         } else {
+            // Of two lives that were never heard nobody knows which is older: a list is not in the order of births, and holds
+            // the key of a dead one until its lease ends. Whichever answers at the address is used.
             let replaced: Vec<Incarnation> = self
                 .members
                 .iter()
-                .filter(|(_, member)| member.info.control == info.control)
+                .filter(|(_, member)| member.info.control == info.control && member.was_heard())
                 .map(|(old, _)| *old)
                 .collect();
             for old in replaced {

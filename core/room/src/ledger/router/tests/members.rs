@@ -71,6 +71,30 @@ fn a_life_that_was_replaced_never_comes_back() {
     assert_eq!(begun(&bench.arrive(1)).decode, D2);
 }
 
+/// A router that starts while a worker's former life still has a key is told of both at once, in no order of birth.
+#[test]
+fn of_two_lives_at_one_address_that_were_never_heard_the_one_that_answers_is_used() {
+    for dead_is_listed_last in [true, false] {
+        let mut bench = Bench::with(Settings::default(), &[P1], &[]);
+        let live = member(D1, Role::Decode);
+        let dead = MemberInfo {
+            incarnation: D2,
+            ..live.clone()
+        };
+        let listed = if dead_is_listed_last {
+            [live, dead]
+        } else {
+            [dead, live]
+        };
+        for info in listed {
+            bench.on(Event::MemberUp(info));
+        }
+        bench.on(Event::NodeUp { incarnation: D1 });
+        bench.on(Event::NodeDown { incarnation: D2 });
+        assert_eq!(begun(&bench.arrive(1)).decode, D1);
+    }
+}
+
 #[test]
 fn a_key_that_went_is_asked_about() {
     let mut bench = Bench::pair();
