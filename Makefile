@@ -17,13 +17,15 @@ export INNKEEPER_TEST_PYTHON ?= $(CURDIR)/.cache/venv/bin/python
 SHELL := /bin/bash
 
 .DEFAULT_GOAL := help
-.PHONY: help serve test build lint bench clean setup-serve setup-test
+.PHONY: help serve test verify fuzz build lint bench clean setup-serve setup-test
 # The steps of a goal are in order, whatever -j says.
 .NOTPARALLEL:
 
 help:
 	@echo 'make serve   set up this machine, build, and run a cluster on it (ARGS="--prefill 2 --decode 2")'
 	@echo 'make test    set up this machine, and run formatter, lints and all tests'
+	@echo 'make verify  the deep checks, about an hour: planted bugs, two faults explored, thousands of seeds, fuzzing'
+	@echo 'make fuzz    fuzz what parses bytes from outside (FUZZ_SECONDS=60 for each target)'
 	@echo 'make build   build everything, optimised'
 	@echo 'make lint    formatter and lints alone'
 	@echo 'make bench   measure: the whole path, and the data plane against plain TCP'
@@ -40,6 +42,23 @@ test: setup-test lint
 	set -o pipefail; cargo test $(CARGO_FLAGS) --workspace 2>&1 | tee .cache/test.log
 	@echo 'make test: formatter, lints and all tests passed; all test programs together:'
 	@awk '/^test result:/ { passed += $$4; failed += $$6 } END { printf "%d passed, %d failed\n", passed, failed }' .cache/test.log
+
+# How much `make verify` does of each.
+WORLD_RUNS ?= 20000
+SIM_RUNS ?= 2000
+FUZZ_SECONDS ?= 60
+
+# What `make test` does in small, in depth; it says what it explored. Where a tool of fuzzing is missing it is installed.
+verify: setup-test
+	core/room/planted.sh
+	cargo test $(CARGO_FLAGS) -p innkeeper-room --test world -- --ignored --nocapture --test-threads=2
+	WORLD_RUNS=$(WORLD_RUNS) cargo test $(CARGO_FLAGS) -p innkeeper-room --test world -- --nocapture \
+	    --exact one_fault three_faults in_silence_everybodys_own_timers_end_everything
+	SIM_RUNS=$(SIM_RUNS) cargo test $(CARGO_FLAGS) --workspace --test simulation -- --nocapture
+	$(MAKE) fuzz FUZZ_SECONDS=$(FUZZ_SECONDS)
+
+fuzz: setup-test
+	integration/fuzz/run.sh $(FUZZ_SECONDS)
 
 lint:
 	cargo fmt --all --check

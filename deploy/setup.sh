@@ -72,6 +72,8 @@ look_for_packages() {
         # The tests run the lease store against a real etcd.
         need etcd-server have etcd
         need etcd-client have etcdctl
+        # The fuzzer's engine is C++.
+        need g++ have g++
         need python3 have python3
         need python3-venv has_venv
     fi
