@@ -70,7 +70,7 @@ fn small(value: Option<u64>, default: u8) -> u8 {
 }
 
 /// How much of what could be searched at most.
-const LIMIT: usize = 60_000_000;
+const LIMIT: usize = 30_000_000;
 
 #[test]
 fn one_case() {
