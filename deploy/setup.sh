@@ -42,6 +42,8 @@ need() {
 can_link() {
     have cc && printf '#include <stdlib.h>\nint main(void) { return 0; }\n' | cc -x c - -o /dev/null
 }
+# Debian keeps tc where only root has its PATH.
+has_network_tools() { (PATH="$PATH:/usr/sbin:/sbin" && have ip && have tc && have ss); }
 has_pip() { python3 -m pip --version || pip3 --version; }
 venv_is_whole() { "$venv/bin/python" -m pip --version >/dev/null 2>&1; }
 has_venv() { venv_is_whole || python3 -c 'import ensurepip, venv'; }
@@ -74,6 +76,8 @@ look_for_packages() {
         need etcd-client have etcdctl
         # The fuzzer's engine is C++.
         need g++ have g++
+        # They put nodes into networks of their own, and cut these.
+        need iproute2 has_network_tools
         need python3 have python3
         need python3-venv has_venv
     fi

@@ -3,7 +3,7 @@
 
 use std::fs::File;
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -13,14 +13,19 @@ use tempfile::TempDir;
 
 /// From start to healthy takes 0.7 s on a quiet machine; a starved one may need ten times that.
 const START_LIMIT: Duration = Duration::from_secs(20);
+/// etcd's own, where nobody else can have it.
+const CLIENT_PORT: u16 = 2379;
 /// Another process may take the port between choosing and binding it.
 const PORT_TRIES: usize = 5;
 
-/// One etcd server on 127.0.0.1. Its data is in memory where the system has `/dev/shm`. It is killed, by its own id,
+/// One etcd server on 127.0.0.1, or where it was put. Its data is in memory where the system has `/dev/shm`. It is killed, by its own id,
 /// when this is dropped. Calls block the thread for up to a second.
 #[derive(Debug)]
 pub struct EtcdServer {
+    host: IpAddr,
     port: u16,
+    /// What goes before the program, such as a namespace to run in.
+    launcher: Vec<String>,
     data: TempDir,
     child: Option<Child>,
     extra: Vec<String>,
@@ -46,12 +51,22 @@ impl EtcdServer {
     #[must_use]
     pub fn down() -> Self {
         Self {
+            host: Ipv4Addr::LOCALHOST.into(),
             port: free_port(),
+            launcher: vec![],
             data: data_dir(),
             child: None,
             extra: Vec::new(),
             secure: false,
         }
+    }
+
+    /// The same, in a network of its own, at this address: `launcher` is what goes before the command there.
+    #[must_use]
+    pub fn down_at(host: IpAddr, launcher: Vec<String>) -> Self {
+        let mut server = Self::down();
+        (server.host, server.port, server.launcher) = (host, CLIENT_PORT, launcher);
+        server
     }
 
     /// The same server, asking for TLS with these PEM files; clients must show a certificate of `client_ca`.
@@ -74,11 +89,11 @@ impl EtcdServer {
         }
     }
 
-    /// `http://127.0.0.1:port`, or https.
+    /// `http://address:port`, or https.
     #[must_use]
     pub fn endpoint(&self) -> String {
         let scheme = if self.secure { "https" } else { "http" };
-        format!("{scheme}://127.0.0.1:{}", self.port)
+        format!("{scheme}://{}", SocketAddr::from((self.host, self.port)))
     }
 
     /// The process's id; panics if it is down.
@@ -150,7 +165,14 @@ impl EtcdServer {
         let client = self.endpoint();
         // Port 0: there are no peers, and any free port does.
         let peer = "http://127.0.0.1:0";
-        let mut command = Command::new("etcd");
+        let mut command = match self.launcher.split_first() {
+            Some((first, rest)) => {
+                let mut command = Command::new(first);
+                command.args(rest).arg("etcd");
+                command
+            }
+            None => Command::new("etcd"),
+        };
         command
             .arg("--data-dir")
             .arg(self.data.path().join("etcd"))
@@ -186,7 +208,7 @@ impl EtcdServer {
     }
 
     fn healthy(&self) -> bool {
-        let address = SocketAddr::from(([127, 0, 0, 1], self.port));
+        let address = SocketAddr::from((self.host, self.port));
         let Ok(mut stream) = TcpStream::connect_timeout(&address, Duration::from_millis(500)) else {
             return false;
         };

@@ -104,7 +104,7 @@ impl Door {
                 return;
             }
         };
-        let shared = Arc::new(RecvShared::new(self.stop.child_token()));
+        let shared = Arc::new(RecvShared::new(self.stop.child_token(), self.config.sabotage.clone()));
         shared.signals.probe.attach(socket);
         let (outbox, events) = Outbox::new();
         let task = RecvTask {

@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use innkeeper_room::Settings;
 
+use crate::sabotage::Sabotage;
+
 /// Most bytes of payload in one frame.
 pub const MAX_PAYLOAD: usize = 256 * 1024;
 
@@ -38,6 +40,8 @@ pub struct Config {
     pub ack_bytes: u64,
     /// ... or this much time, whichever comes first. Counters of events are coalesced over the same time.
     pub ack_delay: Duration,
+    /// What tests do to the sessions; nothing in production.
+    pub sabotage: Sabotage,
 }
 
 impl Default for Config {
@@ -65,6 +69,7 @@ impl From<&Settings> for Config {
             sndbuf: None,
             ack_bytes: 1 << 20,
             ack_delay: Duration::from_millis(5),
+            sabotage: Sabotage::default(),
         }
     }
 }

@@ -14,6 +14,7 @@ pub mod frame;
 pub mod fuzz;
 pub mod mem;
 pub mod port;
+pub mod sabotage;
 pub mod stats;
 pub mod tcp;
 
@@ -29,5 +30,6 @@ pub use config::Config;
 pub use coverage::{Coverage, CoverageError};
 pub use mem::MemBackend;
 pub use port::*;
+pub use sabotage::Sabotage;
 pub use stats::Stats;
 pub use tcp::TcpBackend;

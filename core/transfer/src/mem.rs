@@ -83,7 +83,7 @@ impl MemBackend {
 impl Backend for MemBackend {
     fn dial(&self, dial: Dial, source: Arc<dyn SlabSource>) -> (Arc<dyn SendSession>, mpsc::Receiver<SendEvent>) {
         let stop = self.stop.token().child_token();
-        let shared = Arc::new(SendShared::new(stop.clone()));
+        let shared = Arc::new(SendShared::new(stop.clone(), self.config.sabotage.clone()));
         let (outbox, events) = Outbox::new();
         let wire = Wire {
             network: self.network.clone(),

@@ -19,7 +19,10 @@ use innkeeper_transfer::{Acceptor, Backend, Config as TransferConfig, Listener, 
 pub async fn start(wiring: WorkerWiring) -> Result<Running, StartError> {
     // Rooms get secrets from the OS; that it gives none must be seen now, and not by the first room.
     random::bits()?;
-    let backend = TcpBackend::new(TransferConfig::from(&wiring.ground.config.settings));
+    let backend = TcpBackend::new(TransferConfig {
+        sabotage: wiring.ground.faults.sabotage(),
+        ..TransferConfig::from(&wiring.ground.config.settings)
+    });
     let kind = DecodeKind {
         backend: Arc::new(backend),
         doorman: Doorman::new(),

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use innkeeper_engine::{Engine, monolithic};
 use innkeeper_node::config::{EngineArgs, EngineConfig, EngineKind, SettingsArgs, exit_with};
+use innkeeper_node::faults::Faults;
 use innkeeper_node::model::Model;
 use innkeeper_node::random;
 use innkeeper_room::{Settings, Work};
@@ -41,7 +42,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
 
     let model = loading::load(&config, true)?;
     let engine = model
-        .engine(&settings)
+        .engine(&settings, &Faults::none())
         .context("the model was loaded without its weights")?;
     let alone = engine_alone(&*engine, args)?;
     drop(engine);

@@ -7,6 +7,7 @@ use anyhow::Context;
 use innkeeper_engine::monolithic;
 use innkeeper_engine::text::{Detokenizer, Message};
 use innkeeper_node::config::{EngineArgs, exit_with};
+use innkeeper_node::faults::Faults;
 use innkeeper_node::random;
 use innkeeper_room::{Sampling, Settings, Work};
 use serde_json::{Value, json};
@@ -57,7 +58,7 @@ fn alone(args: &Args) -> anyhow::Result<()> {
     let config = args.engine.resolve().unwrap_or_else(|error| exit_with(&error));
     let model = loading::load(&config, true)?;
     let engine = model
-        .engine(&Settings::default())
+        .engine(&Settings::default(), &Faults::none())
         .context("the model was loaded without its weights")?;
     let tokenizer = model.tokenizer();
     let prompt = if args.raw {

@@ -4,7 +4,7 @@ use std::io::Read;
 use std::process::ExitCode;
 
 use clap::Subcommand;
-use innkeeper_node::config::{EngineArgs, NodeArgs, exit_with};
+use innkeeper_node::config::{EngineArgs, NodeArgs, check_faults, exit_with};
 use innkeeper_node::model::Model;
 use innkeeper_node::process;
 use innkeeper_room::Role;
@@ -51,6 +51,9 @@ fn router(args: &Args) -> ExitCode {
         (Ok(config), Ok(engine)) => (config, engine),
         (Err(error), _) | (_, Err(error)) => exit_with(&error),
     };
+    if let Err(error) = check_faults(&config.run.faults, &engine) {
+        exit_with(&error);
+    }
     process::run(config, |ground, tasks| async move {
         let loading = tokio::task::spawn_blocking(move || Model::load(&engine, false, &|_| {}));
         Ok(innkeeper_router::start(ground, loading.await??, tasks).await?)

@@ -4,6 +4,7 @@ pub mod clock;
 pub mod config;
 pub mod convert;
 pub mod drain;
+pub mod faults;
 #[cfg(feature = "testing")]
 #[doc(hidden)]
 pub mod fuzz;

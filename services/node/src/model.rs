@@ -11,6 +11,7 @@ use innkeeper_engine::{EmbeddedConfig, EmbeddedEngine, Engine, MockConfig, MockE
 use innkeeper_room::Settings;
 
 use crate::config::{EngineConfig, EngineKind};
+use crate::faults::Faults;
 
 /// Tokens in one KV page of a mock's layer group: two groups, so that a page has more than one slab.
 const MOCK_GROUPS: u32 = 2;
@@ -104,9 +105,9 @@ impl Model {
         Arc::clone(&self.tokenizer)
     }
 
-    /// A new engine over the shared weights; `None` if the model was loaded without them.
+    /// A new engine over the shared weights, at the mercy of `faults` if it is a mock; `None` if the model was loaded without them.
     #[must_use]
-    pub fn engine(&self, settings: &Settings) -> Option<Arc<dyn Engine>> {
+    pub fn engine(&self, settings: &Settings, faults: &Faults) -> Option<Arc<dyn Engine>> {
         let chunk_target: Duration = settings.progress_ttl.duration() / CHUNKS_PER_TTL;
         let EngineConfig {
             kv_pages,
@@ -118,7 +119,7 @@ impl Model {
         } = &self.config;
         if self.config.kind == EngineKind::Mock {
             let default = MockConfig::default();
-            return Some(MockEngine::new(MockConfig {
+            let engine = MockEngine::new(MockConfig {
                 prefill_micros: mock.prefill_us_per_token,
                 decode_micros: mock.decode_us_per_token,
                 group_token_bytes: (mock.kv_bytes_per_token / MOCK_GROUPS).max(1),
@@ -128,7 +129,9 @@ impl Model {
                 context: context.unwrap_or(default.context),
                 chunk_target,
                 ..default
-            }));
+            });
+            faults.mock(&engine);
+            return Some(engine);
         }
         let weights = self.weights.as_ref()?;
         let config = EmbeddedConfig {

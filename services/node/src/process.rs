@@ -8,7 +8,7 @@ use std::time::Duration;
 use innkeeper_leases::{MemoryConfig, MemoryStore};
 use innkeeper_room::Role;
 
-use crate::config::{EngineArgs, NodeArgs, NodeConfig, exit_with};
+use crate::config::{EngineArgs, NodeArgs, NodeConfig, check_faults, exit_with};
 use crate::host::{Ground, Running, StartError, WorkerWiring};
 use crate::model::Model;
 use crate::signals::Signals;
@@ -33,11 +33,14 @@ where
         (Ok(config), Ok(engine)) => (config, engine),
         (Err(error), _) | (_, Err(error)) => exit_with(&error),
     };
+    if let Err(error) = check_faults(&config.run.faults, &engine) {
+        exit_with(&error);
+    }
     run(config, |ground, tasks| async move {
         let loading = tokio::task::spawn_blocking(move || Model::load(&engine, true, &|_| {}));
         let model = loading.await??;
         let engine = model
-            .engine(&ground.config.settings)
+            .engine(&ground.config.settings, &ground.faults)
             .ok_or_else(|| anyhow::anyhow!("the model was loaded without its weights"))?;
         let wiring = WorkerWiring {
             ground,
@@ -83,11 +86,7 @@ where
     let signals = Signals::listen(&own)?;
     let store = store::open(&config.store, || Arc::new(MemoryStore::new(MemoryConfig::default())))?;
     let limit = config.run.drain;
-    let ground = Ground {
-        config,
-        incarnation,
-        store,
-    };
+    let ground = Ground::new(config, incarnation, store);
     let mut running = tokio::select! {
         started = start(ground, Tasks::new()) => started?,
         () = signals.drain.cancelled() => return Ok(ExitCode::SUCCESS),

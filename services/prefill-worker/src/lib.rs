@@ -16,7 +16,10 @@ use innkeeper_transfer::{Backend, Config as TransferConfig, Stats, TcpBackend};
 /// # Errors
 /// [`StartError`] says what could not be had.
 pub async fn start(wiring: WorkerWiring) -> Result<Running, StartError> {
-    let backend = TcpBackend::new(TransferConfig::from(&wiring.ground.config.settings));
+    let backend = TcpBackend::new(TransferConfig {
+        sabotage: wiring.ground.faults.sabotage(),
+        ..TransferConfig::from(&wiring.ground.config.settings)
+    });
     start_worker(
         PrefillKind {
             backend: Arc::new(backend),

@@ -42,6 +42,7 @@ pub async fn start(ground: Ground, model: Arc<Model>, tasks: Tasks) -> Result<Ru
         config,
         incarnation,
         store,
+        faults,
     } = ground;
     let (http, http_addr) = listen("http", config.http).await?;
     let (control, control_addr) = listen("control", config.control).await?;
@@ -55,7 +56,8 @@ pub async fn start(ground: Ground, model: Arc<Model>, tasks: Tasks) -> Result<Ru
         control: config.advertise(control_addr),
         data: String::new(),
     };
-    let links = Arc::new(TonicLinks::new(incarnation, config.settings.clone(), tasks.clone()));
+    let links = TonicLinks::new(incarnation, config.settings.clone(), tasks.clone());
+    let links = Arc::new(links.with_faults(Arc::clone(&faults)));
     let counted = vec![
         http.connections().clone(),
         control.connections().clone(),
@@ -96,6 +98,7 @@ pub async fn start(ground: Ground, model: Arc<Model>, tasks: Tasks) -> Result<Ru
     let stop = CancellationToken::new();
     let state = front_state(&node, &model, &config, &view, metering);
     let pages = http::endpoints(Arc::clone(&view) as Arc<dyn NodeView>, metrics)
+        .merge(faults.routes())
         .merge(front::routes(state))
         .merge(nodes::routes(Arc::clone(&node), Arc::clone(&view) as Arc<dyn NodeView>));
     let grace = config.settings.grace.duration();

@@ -1,6 +1,6 @@
 //! The router's own process.
 
-use innkeeper_node::config::{EngineArgs, NodeArgs, exit_with, parse_or_exit};
+use innkeeper_node::config::{EngineArgs, NodeArgs, check_faults, exit_with, parse_or_exit};
 use innkeeper_node::model::Model;
 use innkeeper_node::process;
 use innkeeper_room::Role;
@@ -21,6 +21,9 @@ fn main() -> std::process::ExitCode {
         (Ok(config), Ok(engine)) => (config, engine),
         (Err(error), _) | (_, Err(error)) => exit_with(&error),
     };
+    if let Err(error) = check_faults(&config.run.faults, &engine) {
+        exit_with(&error);
+    }
     process::run(config, |ground, tasks| async move {
         let loading = tokio::task::spawn_blocking(move || Model::load(&engine, false, &|_| {}));
         Ok(innkeeper_router::start(ground, loading.await??, tasks).await?)

@@ -14,12 +14,14 @@ use tokio_util::sync::CancellationToken;
 pub(crate) use run::RecvTask;
 
 use crate::port::{Grant, RecvSession};
+use crate::sabotage::Sabotage;
 use crate::session::Signals;
 
 /// What the handle and the task share.
 pub(crate) struct RecvShared {
     pub(crate) signals: Signals,
     orders: Mutex<Orders>,
+    sabotage: Sabotage,
 }
 
 /// What the owner asked for and the task has not done yet.
@@ -42,10 +44,11 @@ enum LastWord {
 }
 
 impl RecvShared {
-    pub(crate) fn new(kill: CancellationToken) -> Self {
+    pub(crate) fn new(kill: CancellationToken, sabotage: Sabotage) -> Self {
         Self {
             signals: Signals::new(kill),
             orders: Mutex::new(Orders::default()),
+            sabotage,
         }
     }
 
@@ -98,10 +101,14 @@ impl RecvSession for RecvShared {
     }
 
     fn fail(&self, reason: Reason, evidence: Evidence) {
-        self.say(LastWord::Fail(reason, evidence));
+        if !self.sabotage.is_deaf() {
+            self.say(LastWord::Fail(reason, evidence));
+        }
     }
 
     fn kill(&self) {
-        self.signals.kill.cancel();
+        if !self.sabotage.is_deaf() {
+            self.signals.kill.cancel();
+        }
     }
 }

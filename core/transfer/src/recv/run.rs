@@ -52,6 +52,7 @@ impl RecvTask {
     pub(crate) fn run(self, reader: FrameReader<ReadHalf>, write: WriteHalf) -> impl Future<Output = ()> + Send {
         let quiesce = Quiesce::new(Arc::clone(&self.outbox), RecvEvent::Quiesced);
         let shared = Closing(Arc::clone(&self.shared));
+        let sabotage = self.config.sabotage.clone();
         // In the order in which they are dropped.
         let parts = (self.session(reader, write), shared, quiesce);
         async move {
@@ -62,6 +63,7 @@ impl RecvTask {
                 () = session => {}
             }
             drop(shared);
+            sabotage.let_go().await;
         }
     }
 

@@ -13,6 +13,7 @@ use tokio_util::sync::CancellationToken;
 pub(crate) use run::SendTask;
 
 use crate::port::SendSession;
+use crate::sabotage::Sabotage;
 use crate::session::Signals;
 
 /// More slabs than any room has: a bound, not a limit that anybody meets.
@@ -23,6 +24,7 @@ const MAX_SLABS: usize = 1 << 20;
 pub(crate) struct SendShared {
     pub(crate) signals: Signals,
     orders: Mutex<Orders>,
+    sabotage: Sabotage,
 }
 
 /// What the owner asked for and the task has not done yet.
@@ -45,10 +47,11 @@ enum LastWord {
 }
 
 impl SendShared {
-    pub(crate) fn new(kill: CancellationToken) -> Self {
+    pub(crate) fn new(kill: CancellationToken, sabotage: Sabotage) -> Self {
         Self {
             signals: Signals::new(kill),
             orders: Mutex::new(Orders::default()),
+            sabotage,
         }
     }
 
@@ -63,6 +66,9 @@ impl SendShared {
     }
 
     fn say(&self, word: LastWord) {
+        if self.sabotage.is_deaf() {
+            return;
+        }
         self.order(|orders| {
             orders.last.get_or_insert(word);
         });
@@ -100,7 +106,9 @@ impl SendSession for SendShared {
     }
 
     fn kill(&self) {
-        self.signals.kill.cancel();
+        if !self.sabotage.is_deaf() {
+            self.signals.kill.cancel();
+        }
     }
 
     fn unacked(&self) -> bool {

@@ -52,6 +52,7 @@ impl SendTask {
     pub(crate) fn run(self, connect: Connect) -> impl Future<Output = ()> + Send {
         let quiesce = Quiesce::new(Arc::clone(&self.outbox), SendEvent::Quiesced);
         let shared = Arc::clone(&self.shared);
+        let sabotage = self.config.sabotage.clone();
         // In the order in which they are dropped.
         let parts = (self.session(connect), quiesce);
         async move {
@@ -61,6 +62,7 @@ impl SendTask {
                 () = shared.signals.killed() => {}
                 () = session => {}
             }
+            sabotage.let_go().await;
         }
     }
 

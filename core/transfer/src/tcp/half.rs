@@ -9,13 +9,24 @@ use std::task::{Context, Poll, ready};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 
-pub(super) struct Half(pub(super) Arc<TcpStream>);
+use crate::sabotage::Sabotage;
+
+pub(super) struct Half {
+    stream: Arc<TcpStream>,
+    sabotage: Sabotage,
+}
+
+impl Half {
+    pub(super) fn new(stream: Arc<TcpStream>, sabotage: Sabotage) -> Self {
+        Self { stream, sabotage }
+    }
+}
 
 impl AsyncRead for Half {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         loop {
-            ready!(self.0.poll_read_ready(cx))?;
-            match self.0.try_read(buf.initialize_unfilled()) {
+            ready!(self.stream.poll_read_ready(cx))?;
+            match self.stream.try_read(buf.initialize_unfilled()) {
                 Ok(got) => {
                     buf.advance(got);
                     return Poll::Ready(Ok(()));
@@ -30,8 +41,9 @@ impl AsyncRead for Half {
 impl AsyncWrite for Half {
     fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
         loop {
-            ready!(self.0.poll_write_ready(cx))?;
-            match self.0.try_write(buf) {
+            ready!(self.stream.poll_write_ready(cx))?;
+            self.sabotage.write()?;
+            match self.stream.try_write(buf) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                 done => return Poll::Ready(done),
             }
@@ -43,6 +55,6 @@ impl AsyncWrite for Half {
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Poll::Ready(socket2::SockRef::from(&*self.0).shutdown(Shutdown::Write))
+        Poll::Ready(socket2::SockRef::from(&*self.stream).shutdown(Shutdown::Write))
     }
 }

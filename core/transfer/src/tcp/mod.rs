@@ -56,7 +56,10 @@ impl TcpBackend {
 #[async_trait]
 impl Backend for TcpBackend {
     fn dial(&self, dial: Dial, source: Arc<dyn SlabSource>) -> (Arc<dyn SendSession>, mpsc::Receiver<SendEvent>) {
-        let shared = Arc::new(SendShared::new(self.stop.token().child_token()));
+        let shared = Arc::new(SendShared::new(
+            self.stop.token().child_token(),
+            self.config.sabotage.clone(),
+        ));
         let (outbox, events) = Outbox::new();
         let connect = Box::pin(connect(
             dial.addr.clone(),
@@ -169,9 +172,10 @@ fn link(stream: TcpStream, config: &Config, open: Open) -> io::Result<Link> {
     }
     let stream = Arc::new(stream);
     let socket = Arc::downgrade(&stream);
+    let half = |stream| Box::new(Half::new(stream, config.sabotage.clone()));
     Ok(Link {
-        read: Box::new(Half(Arc::clone(&stream))),
-        write: Box::new(Half(stream)),
+        read: half(Arc::clone(&stream)),
+        write: half(stream),
         socket,
         open,
     })

@@ -96,17 +96,13 @@ impl BenchCluster {
 
 async fn start(config: NodeConfig, model: &Arc<Model>, store: &Arc<dyn Store>) -> anyhow::Result<Running> {
     let role = config.role;
-    let ground = Ground {
-        config,
-        incarnation: random::incarnation()?,
-        store: Arc::clone(store),
-    };
+    let ground = Ground::new(config, random::incarnation()?, Arc::clone(store));
     let tasks = Tasks::new();
     if role == Role::Router {
         return Ok(innkeeper_router::start(ground, Arc::clone(model), tasks).await?);
     }
     let engine = model
-        .engine(&ground.config.settings)
+        .engine(&ground.config.settings, &ground.faults)
         .context("the model was loaded without its weights")?;
     let wiring = WorkerWiring {
         ground,

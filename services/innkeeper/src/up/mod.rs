@@ -9,7 +9,8 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use innkeeper_node::config::{
-    ConfigError, EngineArgs, EngineConfig, NodeConfig, RunArgs, SettingsArgs, StoreArgs, TelemetryArgs, exit_with,
+    ConfigError, EngineArgs, EngineConfig, NodeConfig, RunArgs, SettingsArgs, StoreArgs, TelemetryArgs, check_faults,
+    exit_with,
 };
 use innkeeper_room::{Role, Settings};
 
@@ -95,6 +96,8 @@ impl Plan {
 impl Args {
     fn plan(&self) -> Result<Plan, ConfigError> {
         let settings = self.settings.resolve()?;
+        let (engine, run) = (self.engine.resolve()?, self.run.resolve());
+        check_faults(&run.faults, &engine)?;
         let store = self.store.resolve()?;
         let telemetry = self.telemetry.resolve()?;
         let node = |role: Role, name: String, http: SocketAddr| NodeConfig {
@@ -104,7 +107,7 @@ impl Args {
             control: any_port(self.listen),
             data: any_port(self.listen),
             advertise_host: None,
-            run: self.run.resolve(),
+            run: run.clone(),
             store: store.clone(),
             telemetry: telemetry.clone(),
             settings: settings.clone(),
@@ -122,7 +125,7 @@ impl Args {
         nodes.push(node(Role::Router, "router".to_owned(), self.listen));
         Ok(Plan {
             nodes,
-            engine: self.engine.resolve()?,
+            engine,
             listen: self.listen,
             prefill: self.prefill,
             decode: self.decode,

@@ -11,9 +11,11 @@
 //! store      how the lease store is reached
 //! telemetry  logs and spans
 //! engine     which engine, and how large
+//! faults     what tests ask a node to do wrong
 //! ```
 
 mod engine;
+mod faults;
 mod node;
 mod settings;
 mod source;
@@ -25,6 +27,7 @@ mod tests;
 use std::path::PathBuf;
 
 pub use engine::{EngineArgs, EngineConfig, EngineKind, MockTiming};
+pub use faults::{Fault, MessageAct, MessageFault, NoFault, Way, Wish, check_faults};
 pub use node::{IdentityArgs, NodeArgs, NodeConfig, RunArgs, RunConfig};
 pub use settings::SettingsArgs;
 pub use source::{parse_from, parse_or_exit};

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use innkeeper_room::{Role, Settings};
 
-use super::{ConfigError, SettingsArgs, StoreArgs, StoreConfig, TelemetryArgs, TelemetryConfig, flag, wrong};
+use super::{ConfigError, SettingsArgs, StoreArgs, StoreConfig, TelemetryArgs, TelemetryConfig, Wish, flag, wrong};
 
 /// Everything a router or a worker takes, apart from its engine.
 #[derive(Clone, Debug, Default, clap::Args)]
@@ -64,6 +64,9 @@ pub struct RunArgs {
     /// How long a node that was asked to stop finishes what it has, in milliseconds. [default: 30000]
     #[arg(long, value_name = "MS")]
     pub drain_timeout_ms: Option<u64>,
+    /// Faults that a test wants, with commas between them; only with the mock engine. [default: none]
+    #[arg(long, value_name = "FAULTS", value_delimiter = ',', hide = true)]
+    pub test_faults: Vec<Wish>,
 }
 
 /// A node's configuration.
@@ -98,6 +101,8 @@ pub struct RunConfig {
     pub revision: String,
     /// How long a drain may take.
     pub drain: Duration,
+    /// Faults that a test wants; none in production.
+    pub faults: Vec<Wish>,
 }
 
 impl NodeArgs {
@@ -196,6 +201,7 @@ impl RunArgs {
                 .clone()
                 .unwrap_or_else(|| env!("CARGO_PKG_VERSION").to_owned()),
             drain: Duration::from_millis(self.drain_timeout_ms.unwrap_or(30_000)),
+            faults: self.test_faults.clone(),
         }
     }
 }
@@ -204,10 +210,12 @@ impl RunConfig {
     /// The arguments that give exactly this.
     #[must_use]
     pub fn to_args(&self) -> Vec<String> {
-        vec![
+        let mut args = vec![
             flag("revision", &self.revision),
             flag("drain-timeout-ms", self.drain.as_millis()),
-        ]
+        ];
+        args.extend(self.faults.iter().map(|wish| flag("test-faults", wish)));
+        args
     }
 }
 

@@ -19,6 +19,7 @@ use tokio::sync::watch;
 pub use worker::{WorkerKind, WorkerWiring, start_worker};
 
 use crate::config::NodeConfig;
+use crate::faults::Faults;
 use crate::net::{Connections, CountingListener};
 use crate::random::RandomError;
 use crate::view::NodeSelf;
@@ -94,6 +95,23 @@ pub struct Ground {
     pub incarnation: Incarnation,
     /// The lease store.
     pub store: Arc<dyn Store>,
+    /// What tests have it do wrong.
+    pub faults: Arc<Faults>,
+}
+
+impl Ground {
+    /// A node's ground, with the faults that its configuration asks for.
+    #[must_use]
+    pub fn new(mut config: NodeConfig, incarnation: Incarnation, store: Arc<dyn Store>) -> Self {
+        let faults = Faults::of(&config);
+        config.settings = faults.settings(config.settings);
+        Self {
+            config,
+            incarnation,
+            store: faults.store(store),
+            faults,
+        }
+    }
 }
 
 /// Binds an address whose connections are counted.

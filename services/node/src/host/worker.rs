@@ -114,7 +114,8 @@ pub async fn start_worker<K: WorkerKind + Sync + 'static>(
     late_metrics.fill(Arc::clone(&metrics));
 
     let stop = CancellationToken::new();
-    let endpoints = http::endpoints(Arc::clone(&view) as Arc<dyn NodeView>, metrics);
+    let endpoints =
+        http::endpoints(Arc::clone(&view) as Arc<dyn NodeView>, metrics).merge(wiring.ground.faults.routes());
     let grace = config.settings.grace.duration();
     let (health, health_service) = grpc::health::<WorkerServer<WorkerService<WorkerNode<K::Craft>>>>().await;
     let service = WorkerService::new(Arc::clone(&node), config.settings.clone(), wiring.tasks.clone()).into_server();

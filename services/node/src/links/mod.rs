@@ -17,13 +17,14 @@ mod tests;
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use innkeeper_actors::ports::{Links, NodeLink, OpenRoom, RoomLink, Target};
 use innkeeper_room::{Incarnation, Settings};
 use tokio_util::sync::CancellationToken;
 use tonic::transport::Channel;
 
+use crate::faults::Faults;
 use crate::grpc::{ChannelError, channel};
 use crate::net::Connections;
 use crate::tasks::Tasks;
@@ -39,6 +40,7 @@ pub struct TonicLinks {
     tasks: Tasks,
     connections: Connections,
     stop: CancellationToken,
+    faults: Arc<Faults>,
     workers: Mutex<HashMap<Incarnation, Worker>>,
 }
 
@@ -63,8 +65,16 @@ impl TonicLinks {
             tasks,
             connections,
             stop,
+            faults: Faults::none(),
             workers: Mutex::default(),
         }
+    }
+
+    /// The same, whose messages may meet faults that tests ask for.
+    #[must_use]
+    pub fn with_faults(mut self, faults: Arc<Faults>) -> Self {
+        self.faults = faults;
+        self
     }
 
     /// Connections to workers.
@@ -94,7 +104,13 @@ impl TonicLinks {
 impl Links for TonicLinks {
     fn open(&self, target: &Target, open: OpenRoom) -> RoomLink {
         let worker = self.worker(target);
-        room::open(worker.channel, worker.stop, &self.settings, &self.tasks, open)
+        room::open(
+            worker.channel,
+            worker.stop,
+            &self.settings,
+            (&self.tasks, &self.faults),
+            open,
+        )
     }
 
     fn node(&self, target: &Target) -> NodeLink {

@@ -1,5 +1,6 @@
 //! A room's stream to one worker, seen from R.
 
+use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
@@ -8,6 +9,7 @@ use futures::stream;
 use innkeeper_actors::ports::{LinkItem, OpenRoom, RoomLink, WorkerSays};
 use innkeeper_proto::v1;
 use innkeeper_proto::v1::worker_client::WorkerClient;
+use innkeeper_room::ledger::router::Side;
 use innkeeper_room::{Settings, ToWorker};
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
@@ -16,7 +18,9 @@ use tonic::Streaming;
 use tonic::transport::Channel;
 
 use super::broken::{is_broken, tell};
+use crate::config::Way;
 use crate::convert::{RouterSays, Wire};
+use crate::faults::{Faults, kind_from, kind_to};
 use crate::grpc::ChannelError;
 use crate::tasks::Tasks;
 
@@ -38,6 +42,9 @@ struct Link {
     /// drops its end, for a request's body outlives the call that is dropped.
     over: DropGuard,
     says: mpsc::Sender<LinkItem>,
+    /// Which of the room's workers this is, and what tests do to its messages.
+    side: Side,
+    faults: Arc<Faults>,
 }
 
 /// How a stream ended.
@@ -77,7 +84,7 @@ pub(super) fn open(
     channel: Result<Channel, ChannelError>,
     stop: CancellationToken,
     settings: &Settings,
-    tasks: &Tasks,
+    (tasks, faults): (&Tasks, &Arc<Faults>),
     open: OpenRoom,
 ) -> RoomLink {
     let (to, said) = mpsc::channel(TO_WORKER);
@@ -94,6 +101,8 @@ pub(super) fn open(
         closed: CancellationToken::new(),
         over: CancellationToken::new().drop_guard(),
         says,
+        side: side_of(&open),
+        faults: Arc::clone(faults),
     };
     // If the set is closed the future is dropped, and with it the last word is said.
     let _ = tasks.spawn("room_link", async move {
@@ -111,16 +120,7 @@ pub(super) fn open(
 
 impl Link {
     async fn run(self, channel: Channel, open: OpenRoom, said: mpsc::Receiver<ToWorker>) -> End {
-        let first = RouterSays::Open(Box::new(open)).to_wire();
-        let closed = self.closed.clone();
-        let half_close = stream::poll_fn(move |_| {
-            closed.cancel();
-            Poll::Ready(None)
-        });
-        let outbound = stream::iter([first])
-            .chain(ReceiverStream::new(said).map(|message| message.to_wire()))
-            .chain(half_close)
-            .take_until(self.over.token().clone().cancelled_owned());
+        let outbound = self.outbound(open, said);
         let mut client = WorkerClient::new(channel);
         let answer = tokio::time::timeout(self.connect_timeout, client.room(outbound));
         let answer = tokio::select! {
@@ -139,6 +139,30 @@ impl Link {
                 why: format!("no answer to Open within {:?}", self.connect_timeout),
             },
         }
+    }
+
+    /// What R says, from Open to its half-close.
+    fn outbound(
+        &self,
+        open: OpenRoom,
+        said: mpsc::Receiver<ToWorker>,
+    ) -> impl futures::Stream<Item = v1::RouterMessage> + Send + use<> {
+        let first = ("open", RouterSays::Open(Box::new(open)).to_wire());
+        let (way, faults) = (Way::To(self.side), Arc::clone(&self.faults));
+        let closed = self.closed.clone();
+        let half_close = stream::poll_fn(move |_| {
+            closed.cancel();
+            Poll::Ready(None)
+        });
+        stream::iter([first])
+            .chain(ReceiverStream::new(said).map(|message| (kind_to(&message), message.to_wire())))
+            .then(move |(kind, wire)| {
+                let faults = Arc::clone(&faults);
+                async move { stream::iter(std::iter::repeat_n(wire, faults.copies(way, kind).await)) }
+            })
+            .flatten()
+            .chain(half_close)
+            .take_until(self.over.token().clone().cancelled_owned())
     }
 
     async fn listen(&self, mut inbound: Streaming<v1::WorkerMessage>) -> End {
@@ -172,14 +196,35 @@ impl Link {
             if self.says.is_closed() {
                 continue;
             }
-            let pass = tokio::time::timeout(self.reader_timeout, self.says.send(LinkItem::Says(says)));
             tokio::select! {
                 biased;
                 () = self.stop.cancelled() => return End::stream("the worker was forgotten"),
-                passed = pass => if passed.is_err() {
+                passed = self.pass(says) => if !passed {
                     return End::stream("the room takes no messages any more");
                 }
             }
         }
+    }
+
+    /// Hands a message to the room, as often as it is to come; whether the room takes messages.
+    async fn pass(&self, says: WorkerSays) -> bool {
+        let copies = self.faults.copies(Way::From(self.side), kind_from(&says.message)).await;
+        for _ in 0..copies {
+            // A room that is gone hears nothing; that the stream goes on is its own affair.
+            let sent = tokio::time::timeout(self.reader_timeout, self.says.send(LinkItem::Says(says.clone())));
+            if sent.await.is_err() {
+                return false;
+            }
+        }
+        true
+    }
+}
+
+/// Only P is told where D is.
+fn side_of(open: &OpenRoom) -> Side {
+    if open.decode_addr.is_empty() {
+        Side::Decode
+    } else {
+        Side::Prefill
     }
 }
