@@ -41,7 +41,8 @@ test: setup-test lint
 	@mkdir -p .cache
 	set -o pipefail; cargo test $(CARGO_FLAGS) --workspace 2>&1 | tee .cache/test.log
 	@echo 'make test: formatter, lints and all tests passed; all test programs together:'
-	@awk '/^test result:/ { passed += $$4; failed += $$6 } END { printf "%d passed, %d failed\n", passed, failed }' .cache/test.log
+	@awk '/^test result:/ { passed += $$4; failed += $$6 } /^SKIPPED:/ { skipped++ } \
+	    END { printf "%d passed, %d failed, %d skipped (each says why, after SKIPPED:)\n", passed, failed, skipped }' .cache/test.log
 
 # How much `make verify` does of each.
 WORLD_RUNS ?= 20000

@@ -78,6 +78,15 @@ impl Client {
         read(self.request(path, rid, body).send().await?).await
     }
 
+    /// The answer to a POST of plain text.
+    ///
+    /// # Errors
+    /// The server did not answer.
+    pub async fn post_text(&self, path: &str, text: &str) -> reqwest::Result<Answer> {
+        let request = self.http.post(format!("{}{path}", self.base)).body(text.to_owned());
+        read(request.send().await?).await
+    }
+
     /// The answer to a POST of this JSON; panics without one.
     pub async fn post(&self, path: &str, body: &Value) -> Answer {
         let answer = self.try_post(path, None, body).await;

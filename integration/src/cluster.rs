@@ -1,24 +1,21 @@
 use std::net::TcpListener;
-use std::process::{ExitStatus, Output};
+use std::process::ExitStatus;
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::Duration;
 
 use innkeeper_leases::testing::EtcdServer;
 use rustix::process::Signal;
-use serde::Deserialize;
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::client::{Answer, Client};
-use crate::metrics::Metrics;
-use crate::options::Options;
-use crate::process::{Process, command, signal};
+use crate::client::Client;
+use crate::netns::Net;
+use crate::options::{Options, Store};
+use crate::process::{Launch, Process, signal};
 use crate::wait::until;
 
 /// From the start to the ready line: loading a model on a starved machine is slow.
 const READY_WITHIN: Duration = Duration::from_secs(120);
-/// A client command asks every node for at most a second; the rest is for a starved machine.
-const COMMAND_WITHIN: Duration = Duration::from_secs(10);
 /// Ports below the range from which the system gives outgoing connections theirs: a router that is started again finds
 /// its own free.
 const FIRST_PORT: u16 = 20_000;
@@ -31,71 +28,95 @@ pub struct Cluster {
     pub options: Options,
     /// A client of its router.
     pub client: Client,
-    process: Process,
-    etcd: Option<EtcdServer>,
+    /// `innkeeper up`; or each node, if they are apart.
+    pub(crate) processes: Vec<Process>,
+    pub(crate) etcd: Option<EtcdServer>,
+    /// Last, so that it outlives those that live in it.
+    pub(crate) net: Option<Net>,
     dir: TempDir,
 }
 
-/// One row of `rooms ls --json`.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Room {
-    /// Its id, in hexadecimal digits.
-    pub room: String,
-    /// The router's number of the request.
-    pub request: Value,
-    /// Which try it is.
-    pub attempt: u32,
-    /// Its phase.
-    pub phase: String,
-    /// The epoch of its transfer.
-    pub epoch: u32,
-    /// Since it was opened.
-    pub age_ms: u64,
-    /// Since its phase began.
-    pub phase_age_ms: u64,
-    /// To its nearest bound.
-    pub deadline_ms: u64,
-    /// The prefill worker's incarnation.
-    pub prefill: String,
-    /// The decode worker's.
-    pub decode: String,
-    /// The router's.
-    pub owner: String,
-    /// Who owes the next step.
-    pub owes: Value,
-    /// Whether its lease is confirmed.
-    pub leased: bool,
-}
-
 impl Cluster {
-    /// Starts a cluster and waits until it is ready.
+    /// Starts a cluster and waits until it is ready; if its etcd is to come later, until its router answers.
     pub async fn start(options: Options) -> Self {
-        let etcd = options.etcd.then(EtcdServer::start);
-        let dir = TempDir::new().unwrap_or_else(|error| panic!("no directory for logs: {error}"));
-        let listen = format!("127.0.0.1:{}", free_port());
-        let process = Process::start(&arguments(&options, &listen, etcd.as_ref()), dir.path());
-        let client = Client::new(format!("http://{listen}"));
-        let mut cluster = Self {
-            options,
-            client,
-            process,
-            etcd,
-            dir,
+        let etcd = match options.store {
+            Store::Embedded => None,
+            Store::Etcd => Some(EtcdServer::start()),
+            Store::EtcdLater => Some(EtcdServer::down()),
         };
-        cluster.wait_ready().await;
+        let listen = format!("127.0.0.1:{}", free_port());
+        let launch = Launch {
+            name: "up".to_owned(),
+            launcher: vec![],
+            args: arguments(&options, &listen, etcd.as_ref()),
+        };
+        let mut cluster = Self::launch(options, &[launch], &listen, etcd, None);
+        cluster.wait_started().await;
         cluster
     }
 
+    pub(crate) fn launch(
+        options: Options,
+        launches: &[Launch],
+        listen: &str,
+        etcd: Option<EtcdServer>,
+        net: Option<Net>,
+    ) -> Self {
+        let dir = TempDir::new().unwrap_or_else(|error| panic!("no directory for logs: {error}"));
+        let processes = launches.iter().map(|launch| Process::start(launch, dir.path()));
+        Self {
+            options,
+            client: Client::new(format!("http://{listen}")),
+            processes: processes.collect(),
+            etcd,
+            net,
+            dir,
+        }
+    }
+
+    pub(crate) async fn wait_started(&mut self) {
+        if self.options.store == Store::EtcdLater {
+            let client = self.client.clone();
+            until(READY_WITHIN, "the router answers", || client.get("/health")).await;
+        } else {
+            self.wait_ready().await;
+        }
+    }
+
     async fn wait_ready(&mut self) {
-        let process = &mut self.process;
+        let (client, processes) = (self.client.clone(), &mut self.processes);
+        let (prefill, decode) = (self.options.prefill as usize, self.options.decode as usize);
         until(READY_WITHIN, "the cluster is ready", || {
-            assert!(process.ended().is_none(), "the cluster ended before it was ready");
-            let ready = process
-                .stdout()
-                .lines()
-                .any(|line| line.starts_with("innkeeper is ready: http://"));
-            std::future::ready(ready.then_some(()).ok_or("no line says so"))
+            for process in &mut *processes {
+                let ended = process.ended();
+                assert!(
+                    ended.is_none(),
+                    "{} ended before it was ready: {ended:?}",
+                    process.name()
+                );
+            }
+            let up = processes.iter().find(|process| process.name() == "up");
+            let said = up.is_none_or(|up| {
+                up.stdout()
+                    .lines()
+                    .any(|line| line.starts_with("innkeeper is ready: http://"))
+            });
+            let client = client.clone();
+            async move {
+                if !said {
+                    return Err("no line says so".to_owned());
+                }
+                let nodes = client
+                    .get("/innkeeper/v1/nodes")
+                    .await
+                    .map_err(|error| error.to_string())?;
+                let serving = |role| count(&nodes.body, role);
+                if (serving("prefill"), serving("decode")) == (prefill, decode) {
+                    Ok(())
+                } else {
+                    Err(nodes.body.to_string())
+                }
+            }
         })
         .await;
     }
@@ -120,181 +141,40 @@ impl Cluster {
     /// What `innkeeper up` printed.
     #[must_use]
     pub fn logs(&self) -> String {
-        self.process.logs()
+        self.processes.iter().map(Process::logs).collect::<Vec<_>>().concat()
+    }
+
+    /// All that one process printed on stderr: a node that is apart, or `up` with all its nodes.
+    #[must_use]
+    pub fn log(&self, name: &str) -> String {
+        let process = self.processes.iter().find(|process| process.name() == name);
+        process
+            .unwrap_or_else(|| panic!("there is no process `{name}`"))
+            .stderr()
     }
 
     /// The one line on stdout.
     #[must_use]
     pub fn stdout(&self) -> String {
-        self.process.stdout()
+        self.processes.iter().map(Process::stdout).collect::<Vec<_>>().concat()
     }
 
     /// Ctrl-C, and the status that it ends with.
     pub fn interrupt(&mut self) -> Option<ExitStatus> {
-        signal(self.process.pid(), Signal::INT);
-        self.process.wait(Duration::from_secs(15))
+        let first = self.processes.first_mut()?;
+        signal(first.pid(), Signal::INT);
+        first.wait(Duration::from_secs(15))
     }
 
-    /// A client command against this cluster.
-    pub async fn run(&self, args: &[&str]) -> Output {
-        let mut command = tokio::process::Command::from(command(args));
-        let output = command
-            .env("INNKEEPER_ROUTER", self.client.base())
-            .kill_on_drop(true)
-            .output();
-        match tokio::time::timeout(COMMAND_WITHIN, output).await {
-            Ok(Ok(output)) => output,
-            Ok(Err(error)) => panic!("innkeeper {args:?} cannot be run: {error}"),
-            Err(_) => panic!("innkeeper {args:?} did not end within {} s", COMMAND_WITHIN.as_secs()),
-        }
-    }
-
-    async fn json(&self, args: &[&str]) -> Result<Vec<Value>, String> {
-        let output = self.run(args).await;
-        if !output.status.success() {
-            return Err(format!(
-                "innkeeper {args:?}: {}",
-                String::from_utf8_lossy(&output.stderr)
-            ));
-        }
-        serde_json::from_slice(&output.stdout).map_err(|error| format!("innkeeper {args:?}: {error}"))
-    }
-
-    /// `innkeeper ps --json`.
-    ///
-    /// # Errors
-    /// What the command says.
-    pub async fn try_ps(&self) -> Result<Vec<Value>, String> {
-        self.json(&["ps", "--json"]).await
-    }
-
-    /// The same; panics if it fails.
-    pub async fn ps(&self) -> Vec<Value> {
-        self.try_ps().await.unwrap_or_else(|error| panic!("{error}"))
-    }
-
-    /// `innkeeper rooms ls --json`.
-    ///
-    /// # Errors
-    /// What the command says.
-    pub async fn try_rooms(&self) -> Result<Vec<Room>, String> {
-        self.json(&["rooms", "ls", "--json"]).await.map(read_rooms)
-    }
-
-    /// The router's own rooms, without the cost of a command: for looking often.
-    ///
-    /// # Errors
-    /// The router did not answer.
-    pub async fn router_rooms(&self) -> Result<Vec<Room>, String> {
-        let answer = self
-            .client
-            .get("/innkeeper/v1/rooms")
-            .await
-            .map_err(|error| error.to_string())?;
-        match answer.body {
-            Value::Array(rows) if answer.status == 200 => Ok(read_rooms(rows)),
-            other => Err(format!("{}: {other}", answer.status)),
-        }
-    }
-
-    /// A node's answer, by its address.
-    ///
-    /// # Errors
-    /// It did not answer within two seconds.
-    pub async fn ask(&self, http: &str, path: &str) -> Result<Answer, String> {
-        let client = Client::new(format!("http://{http}"));
-        match tokio::time::timeout(Duration::from_secs(2), client.get(path)).await {
-            Ok(Ok(answer)) => Ok(answer),
-            Ok(Err(error)) => Err(error.to_string()),
-            Err(_) => Err("no answer within 2 s".to_owned()),
-        }
-    }
-
-    /// A node's metrics, by its address.
-    ///
-    /// # Errors
-    /// It did not answer.
-    pub async fn metrics(&self, http: &str) -> Result<Metrics, String> {
-        let answer = self.ask(http, "/metrics").await?;
-        match answer.body {
-            Value::String(text) if answer.status == 200 => Ok(Metrics::parse(&text)),
-            other => Err(format!("{}: {other}", answer.status)),
-        }
-    }
-
-    /// The metrics of the node with this name.
-    pub async fn metrics_of(&self, name: &str) -> Metrics {
-        let node = self.node(name).await;
-        let metrics = self.metrics(node["http"].as_str().unwrap_or_default()).await;
-        metrics.unwrap_or_else(|error| panic!("{name}: {error}"))
-    }
-
-    /// The row of the node with this name.
-    pub async fn node(&self, name: &str) -> Value {
-        let nodes = self.ps().await;
-        let found = nodes.iter().find(|node| node["name"] == name);
-        found
-            .unwrap_or_else(|| panic!("no node `{name}` in {nodes:#?}"))
-            .clone()
-    }
-
-    /// The row of the node with this incarnation.
-    pub async fn node_of(&self, incarnation: &str) -> Value {
-        let nodes = self.ps().await;
-        let found = nodes.iter().find(|node| node["incarnation"] == incarnation);
-        found
-            .unwrap_or_else(|| panic!("no node {incarnation} in {nodes:#?}"))
-            .clone()
-    }
-
-    /// Waits until a room is in this phase (and attempt), and returns it.
-    pub async fn wait_phase(&self, phase: &str, limit: Duration) -> Room {
-        until(limit, &format!("a room is {phase}"), || async {
-            let rooms = self.router_rooms().await?;
-            rooms
-                .iter()
-                .find(|room| room.phase == phase)
-                .cloned()
-                .ok_or(format!("{rooms:#?}"))
-        })
-        .await
-    }
-
-    /// `etcdctl` against this cluster's etcd: what it prints.
-    ///
-    /// # Errors
-    /// What it says on stderr.
-    pub async fn etcdctl(&self, args: &[&str]) -> Result<String, String> {
-        let etcd = self.etcd.as_ref().ok_or("this cluster runs without etcd")?;
-        let mut command = tokio::process::Command::new("etcdctl");
-        command
-            .env("ETCDCTL_API", "3")
-            .args(["--endpoints", &etcd.endpoint(), "--command-timeout", "5s"]);
-        let output = command.args(args).kill_on_drop(true).output().await;
-        let output = output.map_err(|error| format!("cannot run etcdctl ({error}): apt-get install etcd-client"))?;
-        if output.status.success() {
-            Ok(String::from_utf8_lossy(&output.stdout).into_owned())
-        } else {
-            Err(String::from_utf8_lossy(&output.stderr).into_owned())
-        }
-    }
-
-    /// All of Innkeeper's keys.
-    ///
-    /// # Errors
-    /// As [`Self::etcdctl`].
-    pub async fn keys(&self) -> Result<Vec<String>, String> {
-        let text = self.etcdctl(&["get", "/innkeeper", "--prefix", "--keys-only"]).await?;
-        Ok(text
-            .lines()
-            .filter(|line| !line.is_empty())
-            .map(str::to_owned)
-            .collect())
-    }
-
-    /// Ends the cluster, and etcd after it.
+    /// Ends the cluster, and etcd after it. The status of its first process.
     pub fn end(&mut self) -> Option<ExitStatus> {
-        self.process.end()
+        let all = self.processes.iter_mut();
+        // All at once: nodes that are apart drain side by side.
+        let ends = all.map(|process| (process.ask_to_end(), process)).collect::<Vec<_>>();
+        let mut statuses = ends.into_iter().map(|(children, process)| process.end(children));
+        let first = statuses.next();
+        statuses.for_each(drop);
+        first.flatten()
     }
 }
 
@@ -324,10 +204,13 @@ fn arguments(options: &Options, listen: &str, etcd: Option<&EtcdServer>) -> Vec<
         .collect()
 }
 
-fn read_rooms(rows: Vec<Value>) -> Vec<Room> {
-    rows.into_iter()
-        .map(|row| serde_json::from_value(row.clone()).unwrap_or_else(|error| panic!("a room's row: {error}: {row}")))
-        .collect()
+/// Nodes of a role that serve.
+fn count(nodes: &Value, role: &str) -> usize {
+    let nodes = nodes.as_array().map(Vec::as_slice).unwrap_or_default();
+    nodes
+        .iter()
+        .filter(|node| node["role"] == role && node["state"] == "serving")
+        .count()
 }
 
 /// A port that nobody else of this process, and most likely nobody else here, takes.

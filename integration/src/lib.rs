@@ -5,6 +5,10 @@
 //! ```text
 //! cluster   a running `innkeeper up`, asked through its endpoints and commands
 //! options   how it is started
+//! apart     each node in a network namespace of its own
+//! netns     such a network, whose links can be cut, black-holed, slowed and healed
+//! questions what it is asked
+//! kit       the fault kit: what a test does to a running cluster
 //! process   the program, its children, signals, and their end
 //! client    OpenAI requests as a client sends them, streams included
 //! metrics   a scrape, parsed
@@ -14,18 +18,26 @@
 //!
 //! All of it panics when it cannot do its work, with what to do: it is a test's surroundings, not its subject.
 
+mod apart;
 mod client;
 mod cluster;
+mod kit;
 mod metrics;
+mod netns;
 mod options;
 mod oracle;
 mod process;
+mod questions;
 mod wait;
 
+pub use apart::ETCD;
 pub use client::{Answer, Client, Stream, completion};
-pub use cluster::{Cluster, Room};
+pub use cluster::Cluster;
+pub use kit::Stopped;
 pub use metrics::Metrics;
+pub use netns::{Link, Net, TEST};
 pub use options::Options;
 pub use oracle::oracle;
 pub use process::{program, signal};
-pub use wait::{until, within};
+pub use questions::Room;
+pub use wait::{enough_of, until, verify_everything, within};

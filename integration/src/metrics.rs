@@ -29,6 +29,21 @@ impl Metrics {
         self.matching(name, labels).next().is_some()
     }
 
+    /// `innkeeper_rooms_ended_total` by reason and blame, without zeroes.
+    #[must_use]
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "a counter of a test"
+    )]
+    pub fn ended(&self) -> Vec<(String, String, u64)> {
+        let label = |labels: &BTreeMap<String, String>, name: &str| labels.get(name).cloned().unwrap_or_default();
+        self.matching("innkeeper_rooms_ended_total", &[])
+            .filter(|(_, _, value)| *value > 0.0)
+            .map(|(_, labels, value)| (label(labels, "reason"), label(labels, "blame"), *value as u64))
+            .collect()
+    }
+
     fn matching<'a>(
         &'a self,
         name: &'a str,

@@ -1,12 +1,23 @@
 use std::time::Duration;
 
+/// Where a cluster keeps its leases.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Store {
+    /// In the process.
+    Embedded,
+    /// In an etcd of its own.
+    Etcd,
+    /// The same, which is not there at the start.
+    EtcdLater,
+}
+
 /// How a cluster is started. Everything that is not said has the program's own default.
 #[derive(Clone, Debug)]
 pub struct Options {
     pub(crate) engine: &'static str,
     pub(crate) prefill: u32,
     pub(crate) decode: u32,
-    pub(crate) etcd: bool,
+    pub(crate) store: Store,
     pub(crate) ttl: Duration,
     pub(crate) flags: Vec<String>,
 }
@@ -19,7 +30,7 @@ impl Options {
             engine: "mock",
             prefill: 1,
             decode: 1,
-            etcd: false,
+            store: Store::Embedded,
             ttl: Duration::from_secs(5),
             flags: vec![],
         }
@@ -44,8 +55,22 @@ impl Options {
     /// Every node is a process of its own, with all state in an etcd of this cluster's own.
     #[must_use]
     pub fn etcd(mut self) -> Self {
-        self.etcd = true;
+        self.store = Store::Etcd;
         self
+    }
+
+    /// The same, but that etcd is started later, by the test.
+    #[must_use]
+    pub fn etcd_later(mut self) -> Self {
+        self.store = Store::EtcdLater;
+        self
+    }
+
+    /// Faults that nodes are asked for, beside those that the test asks for while they run: `ROLE|NAME:FAULT`, or just the
+    /// fault for all nodes.
+    #[must_use]
+    pub fn fault(self, fault: &str) -> Self {
+        self.flag("test-faults", fault)
     }
 
     /// The progress TTL, from which most other times follow.

@@ -4,6 +4,7 @@ use serde_json::Value;
 
 use crate::cluster::Cluster;
 use crate::metrics::Metrics;
+use crate::options::Store;
 use crate::wait::until;
 
 /// Beyond 2 TTL, the bound of the protocol: keys of a dead node's lease, and a starved machine.
@@ -48,7 +49,7 @@ async fn leftovers(cluster: &Cluster) -> Vec<String> {
         Ok(rooms) => left.push(format!("rooms ls: {rooms:?}")),
         Err(error) => left.push(error),
     }
-    if cluster.options.etcd {
+    if cluster.options.store != Store::Embedded {
         left_in_etcd(cluster, expected as usize, &mut left).await;
     }
     left

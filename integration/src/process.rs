@@ -44,35 +44,66 @@ fn send(pid: u32, signal: Signal) -> rustix::io::Result<()> {
 }
 
 /// The process may have ended just now, which is as good.
-fn try_signal(pid: u32, signal: Signal) {
+pub(crate) fn try_signal(pid: u32, signal: Signal) {
     if let Err(error) = send(pid, signal) {
         tracing::debug!(pid, ?signal, %error, "not signalled");
     }
 }
 
-/// A running `innkeeper up` in a process group of its own. Dropping it ends it and everything that it started.
+/// How `innkeeper` is run.
+#[derive(Clone, Debug)]
+pub(crate) struct Launch {
+    /// For people, and for the names of its logs.
+    pub(crate) name: String,
+    /// What goes before the program, such as a namespace to run in.
+    pub(crate) launcher: Vec<String>,
+    /// Its arguments.
+    pub(crate) args: Vec<String>,
+}
+
+/// A running `innkeeper` in a process group of its own. Dropping it ends it and everything that it started.
 #[derive(Debug)]
 pub(crate) struct Process {
+    launch: Launch,
     child: Child,
     dir: PathBuf,
 }
 
 impl Process {
     /// Starts the program; what it prints goes to files in `dir`.
-    pub(crate) fn start(args: &[String], dir: &Path) -> Self {
-        let log = |name: &str| {
-            File::create(dir.join(name)).unwrap_or_else(|error| panic!("no log in {}: {error}", dir.display()))
+    pub(crate) fn start(launch: &Launch, dir: &Path) -> Self {
+        let log = |stream: &str| {
+            let path = dir.join(format!("{}-{stream}", launch.name));
+            // One that is started again goes on in the log of the one before.
+            let log = File::options().create(true).append(true).open(&path);
+            log.unwrap_or_else(|error| panic!("no log at {}: {error}", path.display()))
         };
-        let child = command(args)
+        let child = command_after(&launch.launcher, &launch.args)
+            // A node that watches its parent ends with this end of it.
+            .stdin(Stdio::piped())
             .stdout(log("stdout"))
             .stderr(log("stderr"))
             .process_group(0)
             .spawn();
         let child = child.unwrap_or_else(|error| panic!("cannot run {}: {error}", program().display()));
         Self {
+            launch: launch.clone(),
             child,
             dir: dir.to_owned(),
         }
+    }
+
+    /// Its name.
+    pub(crate) fn name(&self) -> &str {
+        &self.launch.name
+    }
+
+    /// Kills it, and starts another one in its place.
+    pub(crate) fn replace(&mut self) {
+        // Fails only if it is gone, which is what is wanted.
+        drop(self.child.kill());
+        drop(self.child.wait());
+        *self = Self::start(&self.launch.clone(), &self.dir.clone());
     }
 
     pub(crate) fn pid(&self) -> u32 {
@@ -85,11 +116,11 @@ impl Process {
     }
 
     pub(crate) fn stdout(&self) -> String {
-        std::fs::read_to_string(self.dir.join("stdout")).unwrap_or_default()
+        std::fs::read_to_string(self.dir.join(format!("{}-stdout", self.name()))).unwrap_or_default()
     }
 
     pub(crate) fn stderr(&self) -> String {
-        std::fs::read_to_string(self.dir.join("stderr")).unwrap_or_default()
+        std::fs::read_to_string(self.dir.join(format!("{}-stderr", self.name()))).unwrap_or_default()
     }
 
     /// The end of what it printed.
@@ -98,7 +129,7 @@ impl Process {
             .map(|(name, text)| {
                 let lines: Vec<_> = text.lines().collect();
                 let last = &lines[lines.len().saturating_sub(SHOWN_LINES)..];
-                format!("--- {name} of innkeeper up ---\n{}\n", last.join("\n"))
+                format!("--- {name} of {} ---\n{}\n", self.name(), last.join("\n"))
             })
             .concat()
     }
@@ -112,8 +143,8 @@ impl Process {
             .collect()
     }
 
-    /// SIGTERM, then its drain, then SIGKILL; and the same for what it started.
-    pub(crate) fn end(&mut self) -> Option<ExitStatus> {
+    /// SIGTERM; what it has started.
+    pub(crate) fn ask_to_end(&mut self) -> Vec<u32> {
         let children = self.children();
         // A stopped process hears nothing.
         for pid in &children {
@@ -123,6 +154,11 @@ impl Process {
             try_signal(self.pid(), Signal::CONT);
             try_signal(self.pid(), Signal::TERM);
         }
+        children
+    }
+
+    /// After [`Self::ask_to_end`]: its drain, then SIGKILL; and the same for what it started.
+    pub(crate) fn end(&mut self, children: Vec<u32>) -> Option<ExitStatus> {
         let status = self.wait(END_LIMIT);
         if status.is_none() {
             drop(self.child.kill());
@@ -153,7 +189,8 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        self.end();
+        let children = self.ask_to_end();
+        self.end(children);
     }
 }
 
@@ -184,7 +221,19 @@ pub(crate) fn foreign_settings() -> Vec<String> {
 
 /// The program with these arguments, and without [`foreign_settings`].
 pub(crate) fn command(args: impl IntoIterator<Item = impl AsRef<std::ffi::OsStr>>) -> Command {
-    let mut command = Command::new(program());
+    command_after(&[], args)
+}
+
+/// The same, with something before it.
+fn command_after(launcher: &[String], args: impl IntoIterator<Item = impl AsRef<std::ffi::OsStr>>) -> Command {
+    let mut command = match launcher.split_first() {
+        Some((first, rest)) => {
+            let mut command = Command::new(first);
+            command.args(rest).arg(program());
+            command
+        }
+        None => Command::new(program()),
+    };
     command.args(args).stdin(Stdio::null());
     for name in foreign_settings() {
         command.env_remove(name);
