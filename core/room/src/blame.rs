@@ -101,13 +101,21 @@ pub fn assign(prefill: Option<&Evidence>, decode: Option<&Evidence>, context: &C
         (None, Some(_)) => context.side(Side::Prefill),
         (Some(_), None) => context.side(Side::Decode),
         (None, None) => context.debtor(),
-        (Some(p), Some(d)) => match (p.admits(context.limit), d.admits(context.limit)) {
+        (Some(p), Some(d)) => match (p.admits(context.limit) || owns_up(context), d.admits(context.limit)) {
             (true, false) => context.side(Side::Prefill),
             (false, true) => context.side(Side::Decode),
             (true, true) => context.debtor(),
             (false, false) => neither(context),
         },
     }
+}
+
+/// P itself says that its computing stalled: it moved, but too slowly, so that no single step of its engine is overdue.
+const fn owns_up(context: &Context) -> bool {
+    matches!(
+        (context.reason, context.accuser),
+        (Reason::PrefillStalled, Some(Side::Prefill))
+    )
 }
 
 /// Rule (5), neither admits: the link between the pair; after the commit, when that link has no part in the room any
@@ -264,6 +272,17 @@ mod tests {
             ..stalled()
         };
         assert_eq!(assign(Some(&unacked), Some(&debt()), &by_prefill), LINK);
+    }
+
+    #[test]
+    fn a_prefill_worker_that_says_it_is_too_slow_is_the_one() {
+        let slow = |accuser| Context {
+            accuser,
+            ..context(Reason::PrefillStalled, Phase::WaitingForInput, Owes::Prefill)
+        };
+        assert_eq!(assign(Some(&clean()), Some(&clean()), &slow(Some(Side::Prefill))), P);
+        assert_eq!(assign(Some(&clean()), Some(&clean()), &slow(Some(Side::Decode))), LINK);
+        assert_eq!(assign(Some(&clean()), Some(&clean()), &slow(None)), LINK);
     }
 
     #[test]

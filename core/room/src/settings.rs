@@ -61,6 +61,9 @@ pub struct Settings {
     pub permits: u32,
     /// Largest share of a decode worker's permits that one prefill worker may hold, in percent (all if it is the only one).
     pub peer_share_percent: u32,
+    /// Rooms of a router that a worker may be asked to open at once, without its answer: more wait for admission, so that a
+    /// burst is a queue and not a worker that answers too late.
+    pub open_window: u32,
     /// Rooms that prefill computes at once.
     pub prefill_concurrency: u32,
     /// Requests that R holds, live ones and those in the admission queue together.
@@ -117,6 +120,7 @@ impl Settings {
             retry_bucket: 20,
             retry_gain_milli: 100,
             hello_window: 8,
+            open_window: 64,
             permits: 256,
             peer_share_percent: 50,
             prefill_concurrency: 4,
@@ -234,6 +238,7 @@ impl Settings {
         at_least("max-epochs", u64::from(self.max_epochs), 1)?;
         at_least("max-attempts", u64::from(self.max_attempts), 1)?;
         at_least("hello-window", u64::from(self.hello_window), 1)?;
+        at_least("open-window", u64::from(self.open_window), 1)?;
         at_least("permits", u64::from(self.permits), 1)?;
         at_least("peer-share-percent", u64::from(self.peer_share_percent), 1)?;
         at_most("peer-share-percent", u64::from(self.peer_share_percent), 100)?;

@@ -133,6 +133,8 @@ settings! {
     retry_gain_milli: u32, "N/1000" => retry_gain_milli;
     /// Rooms that a prefill worker may have in the handshake at once. [default: 8]
     hello_window: u32, "ROOMS" => hello_window;
+    /// Rooms that a router asks a worker to open at once, before it has answered. [default: 64]
+    open_window: u32, "ROOMS" => open_window;
     /// Rooms in a worker's table. [default: 256]
     permits: u32, "ROOMS" => permits;
     /// Largest share of a decode worker's table that one prefill worker may hold, in percent; all if it is the only one.

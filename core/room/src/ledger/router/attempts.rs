@@ -39,6 +39,7 @@ impl Ledger {
         for node in [prefill, decode] {
             if let Some(member) = self.members.get_mut(&node) {
                 member.rooms.insert(id);
+                member.opening.insert(id);
                 member.picked = self.picks;
             }
         }
@@ -79,6 +80,7 @@ impl Ledger {
         let Some(room) = self.live_mut(id) else { return };
         match (side, &room.opening) {
             (Side::Decode, Opening::AskingDecode) => {
+                let node = room.decode.node;
                 room.clocks.connect = None;
                 // R opens nothing until it knows what it missed; the end of its grace opens it.
                 room.opening = Opening::Admitted {
@@ -88,10 +90,13 @@ impl Ledger {
                 if !held {
                     self.open_prefill(id, addr, token);
                 }
+                self.opened(node, id);
             }
             (Side::Prefill, Opening::AskingPrefill) => {
+                let node = room.prefill.node;
                 room.clocks.connect = None;
                 room.opening = Opening::Open;
+                self.opened(node, id);
             }
             (
                 Side::Decode | Side::Prefill,

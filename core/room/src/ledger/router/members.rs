@@ -22,12 +22,16 @@ pub(super) struct Member {
     pub(super) heard_at: Moment,
     /// When its engine was last seen to have finished a chunk or step.
     pub(super) engine_moved: Moment,
+    /// Its key is gone, and it has not registered again: nothing will tell when it goes, but its connection.
+    pub(super) keyless: bool,
     /// The answer to Who is due then.
     pub(super) who_due: Option<Moment>,
     /// It refused a room for want of a place: not asked before, unless it reports one.
     pub(super) full_until: Option<Moment>,
     /// Live rooms in which it has a part.
     pub(super) rooms: BTreeSet<RoomId>,
+    /// Of these, those that it was or will be asked to open and has not admitted.
+    pub(super) opening: BTreeSet<RoomId>,
     /// The number of the last time it was picked: among equals the one that waits longest is next.
     pub(super) picked: u64,
 }
@@ -41,9 +45,11 @@ impl Member {
             load: None,
             heard_at: now,
             engine_moved: now,
+            keyless: false,
             who_due: None,
             full_until: None,
             rooms: BTreeSet::new(),
+            opening: BTreeSet::new(),
             picked: 0,
         }
     }
@@ -63,9 +69,11 @@ impl Member {
         self.rooms.len().max(self.load.map_or(0, |load| load.rooms as usize))
     }
 
-    /// Whether a room more may have a place in its table.
-    pub(super) fn has_place(&self) -> bool {
-        self.full_until.is_none() && self.booked() < self.info.permits as usize
+    /// Whether a room more may have a place in its table, and it may be asked for one now.
+    pub(super) fn has_place(&self, open_window: u32) -> bool {
+        self.full_until.is_none()
+            && self.booked() < self.info.permits as usize
+            && self.opening.len() < open_window as usize
     }
 
     pub(super) fn next_deadline(&self, settings: &Settings) -> Option<Moment> {
@@ -87,6 +95,7 @@ impl Ledger {
             return;
         }
         if let Some(member) = self.member_mut(incarnation) {
+            member.keyless = false;
             member.who_due = None;
             member.info = info;
         } else {
@@ -112,6 +121,7 @@ impl Ledger {
         let Some(member) = self.member_mut(incarnation) else {
             return;
         };
+        member.keyless = true;
         if member.who_due.is_none() {
             member.who_due = Some(due);
             self.push(Effect::Who { incarnation });
@@ -134,14 +144,24 @@ impl Ledger {
         member.link = true;
         member.lost = false;
         member.heard_at = now;
+        let asked = member.who_due.is_some();
         self.pump = true;
+        if asked {
+            // The question went with the connection before this one.
+            self.push(Effect::Who { incarnation });
+        }
     }
 
     pub(super) fn node_down(&mut self, incarnation: Incarnation) {
+        let due = self.now + self.settings.who_timeout;
         let Some(member) = self.member_mut(incarnation) else {
             return;
         };
         member.link = false;
+        if member.keyless {
+            // It may have answered while it was leaving: without a key and a connection it has its time to come back.
+            member.who_due.get_or_insert(due);
+        }
         self.pump = true;
         if self.held {
             self.cut_rooms(incarnation);
@@ -248,8 +268,18 @@ impl Ledger {
             .collect()
     }
 
+    /// It answered an Open: another one may be asked.
+    pub(super) fn opened(&mut self, incarnation: Incarnation, room: RoomId) {
+        if let Some(member) = self.members.get_mut(&incarnation)
+            && member.opening.remove(&room)
+        {
+            self.pump = true;
+        }
+    }
+
     /// The node has no part in the room any more.
     pub(super) fn unbook(&mut self, incarnation: Incarnation, room: RoomId) {
+        self.opened(incarnation, room);
         if let Some(member) = self.members.get_mut(&incarnation)
             && member.rooms.remove(&room)
         {

@@ -45,7 +45,7 @@ impl Ledger {
         if decodes.is_empty() {
             return Placement::Never(Reason::NoDecodeWorker);
         }
-        choose(request, &prefills, &decodes)
+        choose(request, &prefills, &decodes, self.settings.open_window)
     }
 
     /// Whether some pair of this model may have a place for a room more.
@@ -54,7 +54,7 @@ impl Ledger {
             self.members.values().any(|member| {
                 member.info.role == role
                     && member.usable()
-                    && member.has_place()
+                    && member.has_place(self.settings.open_window)
                     && model.is_none_or(|model| *model == member.info.model)
             })
         };
@@ -62,8 +62,11 @@ impl Ledger {
     }
 }
 
-fn choose(request: &Request, prefills: &[&Member], decodes: &[&Member]) -> Placement {
-    let mut scan = Scan::default();
+fn choose(request: &Request, prefills: &[&Member], decodes: &[&Member], open_window: u32) -> Placement {
+    let mut scan = Scan {
+        open_window,
+        ..Scan::default()
+    };
     let reuse = request.blamed.is_empty();
     for decode in decodes {
         for prefill in prefills
@@ -83,6 +86,7 @@ fn choose(request: &Request, prefills: &[&Member], decodes: &[&Member]) -> Place
 /// What one look over all pairs found.
 #[derive(Default)]
 struct Scan {
+    open_window: u32,
     same_class: bool,
     fits: bool,
     too_large: bool,
@@ -112,7 +116,10 @@ impl Scan {
             &mut self.fresh
         };
         let best = slot.get_or_insert(None);
-        let open = refusal(p).is_none() && refusal(d).is_none() && prefill.has_place() && decode.has_place();
+        let open = refusal(p).is_none()
+            && refusal(d).is_none()
+            && prefill.has_place(self.open_window)
+            && decode.has_place(self.open_window);
         if open {
             let found = (
                 score(request, decode, Role::Decode),

@@ -193,7 +193,7 @@ impl Ledger {
     fn check_indices(&self, found: &mut Vec<Violation>) {
         let live = |id: &RoomId| self.rooms.get(id).is_some_and(Room::is_live);
         for (node, member) in &self.members {
-            if !member.rooms.iter().all(live) {
+            if !member.rooms.iter().all(live) || !member.opening.is_subset(&member.rooms) {
                 found.push(Violation::new(
                     Invariant::I4,
                     format!("member {node} is booked for a room that has ended"),

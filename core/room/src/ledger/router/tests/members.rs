@@ -197,3 +197,49 @@ fn who_waits_for_a_place_gets_the_next_one_in_turn() {
         }
     ));
 }
+
+/// A worker that drains takes its key out, still answers who it is, and goes: nothing else will ever tell that it is gone.
+#[test]
+fn a_worker_that_answered_while_it_was_leaving_is_forgotten() {
+    let mut bench = Bench::pair();
+    bench.on(Event::MemberGone { incarnation: D1 });
+    bench.on(Event::WhoAnswered {
+        asked: D1,
+        answered: D1,
+    });
+    bench.on(Event::NodeDown { incarnation: D1 });
+    let later = bench.pass(3000);
+    assert!(later.contains(&Effect::Drop { incarnation: D1 }), "{later:?}");
+    assert!(
+        bench
+            .ledger
+            .members()
+            .iter()
+            .all(|member| member.info.incarnation != D1)
+    );
+}
+
+#[test]
+fn a_worker_without_a_key_whose_connection_comes_back_is_asked_again_and_stays() {
+    let mut bench = Bench::pair();
+    bench.on(Event::MemberGone { incarnation: D1 });
+    bench.on(Event::WhoAnswered {
+        asked: D1,
+        answered: D1,
+    });
+    bench.on(Event::NodeDown { incarnation: D1 });
+    let up = bench.on(Event::NodeUp { incarnation: D1 });
+    assert!(up.contains(&Effect::Who { incarnation: D1 }), "{up:?}");
+    bench.on(Event::WhoAnswered {
+        asked: D1,
+        answered: D1,
+    });
+    bench.pass(5000);
+    assert!(
+        bench
+            .ledger
+            .members()
+            .iter()
+            .any(|member| member.info.incarnation == D1)
+    );
+}

@@ -298,6 +298,37 @@ fn a_refused_prefill_frees_the_decode_and_another_one_is_tried() {
     assert_ne!(begun(&effects).prefill, first.prefill);
 }
 
+/// A burst waits for admission, not at workers that would answer too late: an Open that is not answered is a lost worker.
+#[test]
+fn a_burst_is_opened_in_windows() {
+    let settings = Settings {
+        open_window: 2,
+        ..Settings::default()
+    };
+    let begins = |effects: &[Effect]| {
+        effects
+            .iter()
+            .filter(|effect| matches!(effect, Effect::Begin { .. }))
+            .count()
+    };
+    let mut bench = Bench::with(settings, &[P1], &[D1]);
+    let first = begun(&bench.arrive(1));
+    let second = begun(&bench.arrive(2));
+    for key in 3..=5 {
+        assert_eq!(begins(&bench.arrive(key)), 0, "request {key} waits");
+    }
+    assert_eq!(bench.ledger.gauges(bench.now).queued_requests, 3);
+    // D's answer alone lets nobody on: P is asked only now.
+    assert_eq!(begins(&bench.say(first.room, Side::Decode, admitted("d:1", 7))), 0);
+    assert_eq!(begins(&bench.say(first.room, Side::Prefill, admitted("", 0))), 1);
+    let over = bench.on(Event::StreamEnded {
+        room: second.room,
+        side: Side::Decode,
+        broken: false,
+    });
+    assert!(begins(&over) > 0, "a room that ends gives its place back");
+}
+
 #[test]
 fn the_next_attempt_goes_elsewhere_and_goes_on_where_the_gate_stands() {
     let mut bench = Bench::four();
