@@ -322,8 +322,7 @@ async fn the_local_absolute_deadlines_alone() {
             prefill,
             completion("mock", "p".repeat(300), 5),
             Duration::from_secs(1) + 2 * TTL,
-            // Neither admits a debt: prefill moves.
-            ("prefill_stalled", &["prefill", "link"])
+            ("prefill_stalled", &["prefill"])
         ),
         late(
             "an answer too slow",
