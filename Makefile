@@ -17,18 +17,19 @@ export INNKEEPER_TEST_PYTHON ?= $(CURDIR)/.cache/venv/bin/python
 SHELL := /bin/bash
 
 .DEFAULT_GOAL := help
-.PHONY: help serve test verify fuzz build lint bench clean setup-serve setup-test
+.PHONY: help serve test verify fuzz build lint bench bench-faults clean setup-serve setup-test
 # The steps of a goal are in order, whatever -j says.
 .NOTPARALLEL:
 
 help:
 	@echo 'make serve   set up this machine, build, and run a cluster on it (ARGS="--prefill 2 --decode 2")'
 	@echo 'make test    set up this machine, and run formatter, lints and all tests'
-	@echo 'make verify  the deep checks, about an hour: planted bugs, two faults explored, thousands of seeds, fuzzing'
+	@echo 'make verify  the deep checks, some two hours: planted bugs, two faults explored, thousands of seeds, fuzzing, soak'
 	@echo 'make fuzz    fuzz what parses bytes from outside (FUZZ_SECONDS=60 for each target)'
 	@echo 'make build   build everything, optimised'
 	@echo 'make lint    formatter and lints alone'
 	@echo 'make bench   measure: the whole path, and the data plane against plain TCP'
+	@echo 'make bench-faults  measure: each fault, what the client saw, seconds until it is over (BENCH_RUNS=20 of each)'
 	@echo 'make clean   remove what was built and the Python of the tests; models that were fetched stay'
 
 serve: setup-serve
@@ -48,6 +49,8 @@ test: setup-test lint
 WORLD_RUNS ?= 20000
 SIM_RUNS ?= 2000
 FUZZ_SECONDS ?= 60
+SOAK_SECONDS ?= 1800
+BENCH_RUNS ?= 20
 
 # What `make test` does in small, in depth; it says what it explored. Where a tool of fuzzing is missing it is installed.
 verify: setup-test
@@ -56,6 +59,9 @@ verify: setup-test
 	WORLD_RUNS=$(WORLD_RUNS) cargo test $(CARGO_FLAGS) -p innkeeper-room --test world -- --nocapture \
 	    --exact one_fault three_faults in_silence_everybodys_own_timers_end_everything
 	SIM_RUNS=$(SIM_RUNS) cargo test $(CARGO_FLAGS) --workspace --test simulation -- --nocapture
+	cargo build $(CARGO_FLAGS) --workspace --bins
+	INNKEEPER_VERIFY=1 cargo test $(CARGO_FLAGS) --workspace --test layers --test links --test etcd --test messages --test pages
+	SOAK_SECONDS=$(SOAK_SECONDS) cargo test $(CARGO_FLAGS) --workspace --test soak -- --nocapture
 	$(MAKE) fuzz FUZZ_SECONDS=$(FUZZ_SECONDS)
 
 fuzz: setup-test
@@ -71,6 +77,11 @@ build:
 bench: setup-serve
 	cargo run $(CARGO_FLAGS) --release -p innkeeper --bin innkeeper -- bench
 	cargo bench $(CARGO_FLAGS) -p innkeeper-transfer --bench data_plane
+
+# What clients see of each fault, and how long it takes until nothing is left of the room: the table of docs/guarantee.md.
+bench-faults: setup-test
+	cargo build $(CARGO_FLAGS) --workspace --bins
+	BENCH_RUNS=$(BENCH_RUNS) cargo test $(CARGO_FLAGS) --workspace --test bench_faults -- --ignored --nocapture
 
 clean:
 	cargo clean
