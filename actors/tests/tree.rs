@@ -389,7 +389,7 @@ async fn a_wedged_engine_ends_its_rooms_with_a_reason_and_comes_back() {
                 (
                     _,
                     Outcome::Failed {
-                        reason: Reason::NoPrefillWorker,
+                        reason: Reason::NoPrefillWorker | Reason::EngineStalled,
                         ..
                     },
                     _,
