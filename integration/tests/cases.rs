@@ -215,7 +215,16 @@ async fn all_decode_workers_are_killed_one_after_the_other_under_load() {
         });
     }
     for name in ["decode-0", "decode-1"] {
+        let before = cluster.node(name).await["incarnation"].clone();
         cluster.kill(name).await;
+        until(SOON, "another life of it is known", || async {
+            let nodes = cluster.try_ps().await?;
+            let lives = nodes
+                .iter()
+                .any(|node| node["name"] == name && node["incarnation"] != before);
+            if lives { Ok(()) } else { Err(format!("{nodes:?}")) }
+        })
+        .await;
         cluster.wait_whole().await;
     }
     let codes: Vec<(u16, String)> = asked.join_all().await.into_iter().flatten().collect();
