@@ -55,13 +55,33 @@ async fn survives(cluster: &Cluster, fault: &str, right: &[u64], usual: Duration
     failed
 }
 
+fn struck(cluster: &Cluster) -> usize {
+    cluster.log("up").matches("a message meets its fault").count()
+}
+
 /// That the fault met its message, which may be among the last: none is left over for the next request.
 async fn met(cluster: &Cluster, count: usize) {
     until(STARVED, "each fault strikes once", || async {
-        let seen = cluster.log("up").matches("a message meets its fault").count();
+        let seen = struck(cluster);
         if seen == count { Ok(()) } else { Err(seen) }
     })
     .await;
+}
+
+/// The same, of a message that not every room has: prefill hears of the commit from decode, mostly, before the router would
+/// tell it. Rooms follow until one has it.
+async fn met_by_some_room(cluster: &Cluster, count: usize, right: &[u64]) {
+    for _ in 0..30 {
+        let end = Instant::now() + STARVED / 2;
+        while Instant::now() < end {
+            if struck(cluster) >= count {
+                return met(cluster, count).await;
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        assert_eq!(cluster.client.complete(&body()).await.token_ids(), right);
+    }
+    met(cluster, count).await;
 }
 
 #[tokio::test]
@@ -94,7 +114,7 @@ async fn one_message_is_lost() {
             "{fault}: {failed:?}, expected one of {blames:?}"
         );
         // The first one was the abort.
-        met(&cluster, at + 2).await;
+        met_by_some_room(&cluster, at + 2, &right).await;
     }
     oracle(&cluster).await;
 }
@@ -143,7 +163,7 @@ async fn one_message_comes_twice_or_late() {
     for (at, fault) in faults.enumerate() {
         let failed = survives(&cluster, &fault, &right, usual).await;
         assert_eq!(failed, None, "{fault}");
-        met(&cluster, at + 1).await;
+        met_by_some_room(&cluster, at + 1, &right).await;
     }
     oracle(&cluster).await;
 }
