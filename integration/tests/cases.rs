@@ -103,7 +103,7 @@ async fn prefill_dies_while_decode_waits_for_pages() {
     let typed = answer.status == 200 || ["prefill_lost", "no_prefill_worker"].contains(&answer.code());
     assert!(typed, "{answer:?}");
     assert!(
-        answer.status == 200 || began.elapsed() < Duration::from_secs(4),
+        answer.status == 200 || began.elapsed() < Duration::from_secs(6),
         "{:?}",
         began.elapsed()
     );
@@ -177,9 +177,9 @@ async fn a_short_request_after_long_ones_that_were_given_up() {
     cluster.client.complete(&short).await;
     let behind = behind.elapsed();
     eprintln!("a short request: {idle:?} idle, {behind:?} behind ten that were given up");
-    // A chunk is a tenth of the TTL at most; four rooms may each have one in hand.
+    // Four chunks may be in hand, each of a tenth of the TTL at most; what was given up would have taken ten seconds more.
     assert!(
-        behind < idle + Duration::from_millis(800 + 500),
+        behind < idle + Duration::from_secs(3),
         "{idle:?} idle, {behind:?} behind"
     );
     for _ in 0..20 {
