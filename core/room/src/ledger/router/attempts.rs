@@ -39,10 +39,10 @@ impl Ledger {
         for node in [prefill, decode] {
             if let Some(member) = self.members.get_mut(&node) {
                 member.rooms.insert(id);
-                member.opening.insert(id);
                 member.picked = self.picks;
             }
         }
+        self.asked(decode, id);
         let mut room = Room::new(spec.clone(), passed, now, &self.settings);
         room.decode.stream = true;
         room.decode.opened = true;
@@ -114,6 +114,7 @@ impl Ledger {
         room.prefill.stream = true;
         room.prefill.opened = true;
         let (spec, passed) = (room.spec.clone(), room.passed_before);
+        self.asked(spec.prefill, id);
         self.push(Effect::Open {
             spec,
             side: Side::Prefill,

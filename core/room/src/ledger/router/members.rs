@@ -30,7 +30,8 @@ pub(super) struct Member {
     pub(super) full_until: Option<Moment>,
     /// Live rooms in which it has a part.
     pub(super) rooms: BTreeSet<RoomId>,
-    /// Of these, those that it was or will be asked to open and has not admitted.
+    /// Of these, those that it was asked to open and has not admitted. P is asked only once D has answered: a D that is mute
+    /// takes no place of P's, which others need.
     pub(super) opening: BTreeSet<RoomId>,
     /// The number of the last time it was picked: among equals the one that waits longest is next.
     pub(super) picked: u64,
@@ -266,6 +267,15 @@ impl Ledger {
             .filter(counts)
             .map(|id| (id, side))
             .collect()
+    }
+
+    /// It is asked to open a room.
+    pub(super) fn asked(&mut self, incarnation: Incarnation, room: RoomId) {
+        if let Some(member) = self.members.get_mut(&incarnation)
+            && member.rooms.contains(&room)
+        {
+            member.opening.insert(room);
+        }
     }
 
     /// It answered an Open: another one may be asked.

@@ -318,15 +318,35 @@ fn a_burst_is_opened_in_windows() {
         assert_eq!(begins(&bench.arrive(key)), 0, "request {key} waits");
     }
     assert_eq!(bench.ledger.gauges(bench.now).queued_requests, 3);
-    // D's answer alone lets nobody on: P is asked only now.
-    assert_eq!(begins(&bench.say(first.room, Side::Decode, admitted("d:1", 7))), 0);
+    // With D's answer its place is free, and P, which is asked now, has another one.
+    let third = begun(&bench.say(first.room, Side::Decode, admitted("d:1", 7)));
+    assert_eq!(
+        begins(&bench.say(second.room, Side::Decode, admitted("d:1", 7))),
+        0,
+        "P has two to answer"
+    );
     assert_eq!(begins(&bench.say(first.room, Side::Prefill, admitted("", 0))), 1);
     let over = bench.on(Event::StreamEnded {
-        room: second.room,
+        room: third.room,
         side: Side::Decode,
         broken: false,
     });
-    assert!(begins(&over) > 0, "a room that ends gives its place back");
+    assert!(begins(&over) > 0, "a room that ends gives its places back");
+}
+
+/// A D that does not answer holds up those that go to it, and no others.
+#[test]
+fn a_mute_decode_worker_takes_no_places_at_prefill() {
+    let settings = Settings {
+        open_window: 2,
+        ..Settings::default()
+    };
+    let mut bench = Bench::with(settings, &[P1], &[D1, D2]);
+    let rooms: Vec<RoomSpec> = (1..=4).map(|key| begun(&bench.arrive(key))).collect();
+    let (at_mute, at_other): (Vec<_>, Vec<_>) = rooms.into_iter().partition(|spec| spec.decode == D1);
+    assert_eq!((at_mute.len(), at_other.len()), (2, 2), "both windows are full");
+    bench.admit(at_other[0].room);
+    assert_eq!(begun(&bench.arrive(5)).decode, D2);
 }
 
 #[test]
