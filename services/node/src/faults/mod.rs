@@ -63,7 +63,9 @@ impl Faults {
         if faults.on {
             tracing::warn!(?own, "this node makes faults: it is for tests alone");
         }
-        own.iter().for_each(|fault| faults.order(fault));
+        own.iter().for_each(|fault| {
+            faults.order(fault);
+        });
         Arc::new(faults)
     }
 
@@ -119,6 +121,11 @@ impl Faults {
     pub(crate) fn mock(&self, engine: &Arc<MockEngine>) {
         // Set once: a node has one engine.
         drop(self.mock.set(Arc::clone(engine)));
+        // Those of the engine could not be carried out before there was one.
+        let of_engine = |fault: &&Fault| matches!(fault, Fault::StallEngine | Fault::FailEngine);
+        self.layers.iter().filter(of_engine).for_each(|fault| {
+            self.order(fault);
+        });
     }
 
     /// Where tests ask for more while the node runs: `POST /innkeeper/test/faults`, faults with commas between them.
@@ -130,10 +137,15 @@ impl Faults {
         let handler = move |body: String| {
             let read: Result<Vec<Wish>, _> = body.split(',').map(str::parse).collect();
             let answer = match read {
-                Ok(wishes) => {
-                    wishes.iter().for_each(|wish| faults.order(&wish.fault));
-                    (StatusCode::OK, "ordered\n".to_owned())
-                }
+                Ok(wishes) => match wishes.iter().find(|wish| !faults.order(&wish.fault)) {
+                    None => (StatusCode::OK, "ordered\n".to_owned()),
+                    Some(wish) => {
+                        let fault = &wish.fault;
+                        let why =
+                            format!("{fault:?}: layers are switched off at the start, and only workers have engines\n");
+                        (StatusCode::CONFLICT, why)
+                    }
+                },
                 Err(error) => (StatusCode::BAD_REQUEST, format!("{error}\n")),
             };
             std::future::ready(answer)
@@ -141,7 +153,8 @@ impl Faults {
         Router::new().route("/innkeeper/test/faults", post(handler))
     }
 
-    fn order(&self, fault: &Fault) {
+    /// Whether it could be done now.
+    fn order(&self, fault: &Fault) -> bool {
         let mock = self.mock.get();
         match (fault, mock) {
             (Fault::StallEngine, Some(mock)) => mock.stall(),
@@ -157,8 +170,10 @@ impl Faults {
                 .lock()
                 .unwrap_or_else(PoisonError::into_inner)
                 .push(message.clone()),
+            (Fault::On, _) => {}
             // Layers are switched off at the start; a router has no engine.
-            _ => {}
+            _ => return false,
         }
+        true
     }
 }

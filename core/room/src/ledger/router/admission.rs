@@ -106,12 +106,20 @@ impl Ledger {
                 }
                 Placement::Wait if self.any_place(model.as_ref()) => self.try_later(key),
                 Placement::Wait => return,
+                Placement::Never(Reason::NoPrefillWorker | Reason::NoDecodeWorker) if self.recovers() => {
+                    self.try_later(key);
+                }
                 Placement::Never(reason) => self.give_up(key, reason),
                 Placement::Exhausted => self.give_up(key, Reason::NoDecodeWorker),
             }
         }
         // The rest is looked at in the next step, which the next report brings.
         self.pump = true;
+    }
+
+    /// R has just been stopped: its connections broke because of that, and are made again.
+    pub(super) fn recovers(&self) -> bool {
+        self.recovers_until.is_some_and(|until| self.now < until)
     }
 
     /// Back to admission: there are places, but not for this one now.

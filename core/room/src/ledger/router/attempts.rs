@@ -203,9 +203,10 @@ impl Ledger {
         self.make_ready(key);
     }
 
-    /// While R knows of its own stop the links are not judged: the request waits for the end of the grace.
+    /// While R knows of its own stop the links are not judged: the request waits for the end of the grace, and after it for
+    /// workers to be connected again.
     fn may_be_placed(&self, request: &crate::request::Request) -> bool {
-        self.held || matches!(self.place(request), Placement::Pair { .. } | Placement::Wait)
+        self.held || self.recovers() || matches!(self.place(request), Placement::Pair { .. } | Placement::Wait)
     }
 }
 

@@ -61,6 +61,8 @@ pub struct Ledger {
     pause: PauseDetector,
     /// R was stopped, and only messages are applied.
     held: bool,
+    /// R was stopped, and until then its workers have time to be connected again: without any, requests wait.
+    recovers_until: Option<Moment>,
     draining: bool,
     members: BTreeMap<Incarnation, Member>,
     /// Lives that are known to be over: another one answered in their place. A list may still hold their keys.
@@ -101,6 +103,7 @@ impl Ledger {
             now,
             pause,
             held: false,
+            recovers_until: None,
             draining: false,
             members: BTreeMap::new(),
             replaced: Lru::new(settings.remembered_rooms as usize),

@@ -171,6 +171,7 @@ impl Ledger {
     /// The grace is over: ends what is overdue or cut off as `SelfPaused`, and opens what waited for it.
     pub(super) fn resume(&mut self) {
         self.held = false;
+        self.recovers_until = Some(self.now + self.settings.connect_timeout.scale(2, 1));
         self.pump = true;
         let (now, who) = (self.now, self.settings.who_timeout);
         for (incarnation, member) in &mut self.members {

@@ -138,3 +138,32 @@ fn whoever_missed_a_stopped_router_costs_no_attempt() {
         assert!(begins(&effects) && answers(&effects).is_empty(), "{reason}");
     }
 }
+
+/// Its connections broke because it did not answer pings; they are made again a moment after its grace.
+#[test]
+fn after_a_stop_requests_wait_for_workers_to_be_connected_again() {
+    for comes_back in [true, false] {
+        let mut bench = Bench::pair();
+        bench.decoding(1);
+        stop(&mut bench, 10_000);
+        for incarnation in [P1, D1] {
+            bench.on(Event::NodeDown { incarnation });
+        }
+        let effects = bench.pass(1000);
+        assert_eq!(ends(&effects).len(), 1, "its room ended as SelfPaused");
+        assert_eq!(answers(&effects), vec![], "its request waits");
+        if comes_back {
+            for incarnation in [P1, D1] {
+                bench.on(Event::NodeUp { incarnation });
+            }
+            assert!(begins(&bench.pass(1000)));
+        } else {
+            let (_, outcome) = answers(&bench.pass(4000))[0];
+            let reason = match outcome {
+                Outcome::Failed { reason, .. } => Some(reason),
+                Outcome::Done => None,
+            };
+            assert_eq!(reason, Some(Reason::SelfPaused), "but not for long");
+        }
+    }
+}
