@@ -9,8 +9,10 @@ pub trait Hooks: Send + Sync + 'static {
     fn part_ended(&self, room: RoomId, end: PartEnd, evidence: &Evidence);
     /// A router's room is over and blame is known.
     fn room_ended(&self, end: &RoomEnd);
-    /// A request was answered.
+    /// A client's request was answered.
     fn answered(&self, outcome: &Outcome);
+    /// A canary was answered.
+    fn canary(&self, _outcome: &Outcome) {}
 }
 
 /// Hears nothing.

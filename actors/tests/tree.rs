@@ -158,7 +158,7 @@ impl Cluster {
         let faults = backend.faults();
         let backend: Arc<dyn Backend> = backend;
         let store = Arc::new(MemoryStore::default());
-        let doorman = Doorman::new();
+        let doorman = Doorman::new(DECODE);
         let listener = backend
             .listen("decode", Arc::clone(&doorman) as Arc<dyn Acceptor>)
             .await

@@ -67,6 +67,7 @@ fn launch(options: &Options, net: &Net, name: &str, etcd: &str) -> Launch {
         format!("--engine={}", options.engine),
         // Its end is waited for after each test.
         "--drain-timeout-ms=2000".to_owned(),
+        format!("--canary-period-ms={}", options.canary_ms),
     ];
     Launch {
         name: name.to_owned(),

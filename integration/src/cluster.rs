@@ -196,6 +196,7 @@ fn arguments(options: &Options, listen: &str, etcd: Option<&EtcdServer>) -> Vec<
         format!("--decode={}", options.decode),
         // Its end is waited for after each test.
         "--drain-timeout-ms=2000".to_owned(),
+        format!("--canary-period-ms={}", options.canary_ms),
     ];
     let etcd = etcd.map(|etcd| format!("--etcd={}", etcd.endpoint()));
     own.into_iter()

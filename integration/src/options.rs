@@ -19,6 +19,7 @@ pub struct Options {
     pub(crate) decode: u32,
     pub(crate) store: Store,
     pub(crate) ttl: Duration,
+    pub(crate) canary_ms: u64,
     pub(crate) flags: Vec<String>,
 }
 
@@ -32,6 +33,7 @@ impl Options {
             decode: 1,
             store: Store::Embedded,
             ttl: Duration::from_secs(5),
+            canary_ms: 0,
             flags: vec![],
         }
     }
@@ -78,6 +80,13 @@ impl Options {
     pub fn ttl_ms(mut self, ms: u64) -> Self {
         self.ttl = Duration::from_millis(ms);
         self.flag("progress-ttl-ms", ms)
+    }
+
+    /// The router sends canaries to idle workers after this time; else none, so that every room is the test's own.
+    #[must_use]
+    pub fn canaries_ms(mut self, ms: u64) -> Self {
+        self.canary_ms = ms;
+        self
     }
 
     /// `--name=value`.

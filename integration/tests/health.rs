@@ -86,3 +86,34 @@ async fn a_prefill_worker_with_a_wedged_engine_says_so_and_comes_back() {
 async fn a_decode_worker_with_a_wedged_engine_says_so_and_comes_back() {
     a_wedged_engine("decode-0", completion("mock", "decode", 30)).await;
 }
+
+/// A data plane that accepts connections and answers nothing, with nobody using it: the worker finds out by itself.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_decode_worker_with_a_mute_data_plane_says_so_and_comes_back() {
+    let options = Options::mock().workers(1, 2).etcd().ttl_ms(2000).fault("on");
+    let cluster = Cluster::start(options).await;
+    let node = cluster.node("decode-0").await;
+    cluster.order("decode-0", "mute-data").await;
+    until(2 * TTL + SOON, "the node says that it does not serve", || async {
+        let (state, ready) = (state(&cluster, "decode-0").await, ready_status(&cluster, &node).await);
+        if state == "not_serving" && ready == 503 {
+            Ok(())
+        } else {
+            Err((state, ready))
+        }
+    })
+    .await;
+    let body = completion("mock", "elsewhere", 8);
+    for _ in 0..8 {
+        cluster.client.complete(&body).await;
+    }
+    assert_eq!(cluster.failures().await, [], "no room was opened there");
+    cluster.order("decode-0", "speak-data").await;
+    cluster.wait_whole().await;
+    oracle(&cluster).await;
+    for _ in 0..8 {
+        cluster.client.complete(&body).await;
+    }
+    assert_eq!(cluster.failures().await, []);
+    oracle(&cluster).await;
+}

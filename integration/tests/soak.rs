@@ -115,6 +115,7 @@ async fn a_cluster_under_load_and_faults_keeps_its_memory_and_its_counts() {
         .workers(2, 2)
         .etcd()
         .ttl_ms(2000)
+        .canaries_ms(2000)
         .flag("mock-decode-us-per-token", 5_000)
         .flag("retry-bucket", 1000)
         .fault("on");

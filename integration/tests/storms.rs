@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use innkeeper_integration::{Answer, Client, Cluster, Options, completion, oracle, signal, until};
+use innkeeper_integration::{Answer, Client, Cluster, Options, Room, completion, oracle, signal, until};
 use rustix::process::Signal;
 use serde_json::Value;
 use tokio::sync::Mutex;
@@ -103,16 +103,16 @@ async fn serves_again(cluster: &Cluster) {
     assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
 }
 
-async fn wait_rooms(cluster: &Cluster, at_least: usize) {
+async fn wait_rooms(cluster: &Cluster, at_least: usize) -> Vec<Room> {
     until(SOON, &format!("{at_least} rooms live"), || async {
-        let rooms = cluster.router_rooms().await?.len();
-        if rooms >= at_least {
-            Ok(())
+        let rooms = cluster.router_rooms().await?;
+        if rooms.len() >= at_least {
+            Ok(rooms)
         } else {
-            Err(format!("{rooms} do"))
+            Err(format!("{} do", rooms.len()))
         }
     })
-    .await;
+    .await
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -168,15 +168,14 @@ async fn two_hundred_clients_leave_before_the_first_token() {
 async fn a_decode_worker_with_a_thousand_rooms_stops() {
     let _alone = ALONE.lock().await;
     let flags = options()
-        .flag("mock-decode-us-per-token", 300_000)
+        .flag("mock-decode-us-per-token", 700_000)
         .flag("peer-share-percent", 100);
     let cluster = Cluster::start(flags).await;
     let (victim, node) = (cluster.pid("decode-0").await, cluster.node("decode-0").await);
     let incarnation = node["incarnation"].as_str().unwrap();
     let mut asked = submit(&cluster, "many", 2000, &completion("mock", "m", 400));
-    wait_rooms(&cluster, 1400).await;
-    let there = cluster.router_rooms().await.unwrap();
-    let there = there.iter().filter(|room| room.decode == incarnation).count();
+    let rooms = wait_rooms(&cluster, 1400).await;
+    let there = rooms.iter().filter(|room| room.decode == incarnation).count();
     assert!(there >= 500, "only {there} rooms are at it");
     signal(victim, Signal::STOP);
     let began = Instant::now();

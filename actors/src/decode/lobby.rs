@@ -3,9 +3,10 @@
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use innkeeper_room::ledger::decode::{Event, SessionId};
+use innkeeper_room::{HelloReply, Incarnation};
 use innkeeper_transfer::{Acceptor, Hello, RecvEvent, RecvSession};
 use tokio::sync::mpsc;
 
@@ -75,27 +76,37 @@ impl Lobby {
 }
 
 /// The data plane's acceptor: hands every hello to `rooms`, which may not be there yet when it begins to listen.
-pub struct Doorman(std::sync::OnceLock<Box<dyn Fn(Greeting) -> bool + Send + Sync>>);
+pub struct Doorman {
+    own: Incarnation,
+    rooms: OnceLock<Box<dyn Fn(Greeting) -> bool + Send + Sync>>,
+}
 
 impl Doorman {
-    /// Nobody is there yet: visitors are sent away.
+    /// Of the worker with this life. Nobody is there yet: visitors are sent away.
     #[must_use]
-    pub fn new() -> Arc<Self> {
-        Arc::new(Self(std::sync::OnceLock::new()))
+    pub fn new(own: Incarnation) -> Arc<Self> {
+        Arc::new(Self {
+            own,
+            rooms: OnceLock::new(),
+        })
     }
 
     /// From now on visitors go here. Once only.
     pub fn lead_to(&self, rooms: impl Fn(Greeting) -> bool + Send + Sync + 'static) {
         // A second call would be a second tree on one listener, which the services do not build.
-        drop(self.0.set(Box::new(rooms)));
+        drop(self.rooms.set(Box::new(rooms)));
     }
 }
 
 impl Acceptor for Doorman {
     fn hello(&self, hello: Hello, session: Arc<dyn RecvSession>, events: mpsc::Receiver<RecvEvent>) {
+        if hello.prefill == self.own {
+            // The worker itself rings: it wants to know whether anybody answers.
+            return session.reply(HelloReply::Unknown, None);
+        }
         let refused = Arc::clone(&session);
         let entered = self
-            .0
+            .rooms
             .get()
             .is_some_and(|rooms| rooms(Greeting { hello, session, events }));
         if !entered {

@@ -1,16 +1,19 @@
 //! The decode worker's way of executing its ledger's orders.
 
+mod doorbell;
 mod lobby;
 mod room;
 mod transfer;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use innkeeper_engine::Engine;
 use innkeeper_room::ledger::decode::{Effect, Event, Ledger, SessionId};
 use innkeeper_room::{Epoch, Evidence, FromWorker, HelloReply, Reason, RoomId, Token};
 use ractor::{Actor, ActorCell};
 
+pub use crate::decode::doorbell::{Answers, Doorbell, own_side};
 pub use crate::decode::lobby::{Doorman, Greeting};
 use crate::decode::lobby::{Lobby, Visitor};
 pub use crate::decode::room::DecodeRoom;
@@ -27,6 +30,7 @@ pub struct Decode {
     random: Box<dyn Fn() -> u64 + Send + Sync>,
     lobby: Lobby,
     tasks: Tasks,
+    answers: Answers,
 }
 
 /// An order to a room.
@@ -64,7 +68,14 @@ impl Decode {
             random,
             lobby: Lobby::default(),
             tasks,
+            answers: Arc::new(AtomicBool::new(true)),
         }
+    }
+
+    /// Whether the data plane answers, for whoever rings its bell.
+    #[must_use]
+    pub fn answers(&self) -> Answers {
+        Arc::clone(&self.answers)
     }
 
     /// Ready needs the session's permit; a session that said hello before and was told to wait is kept by the room.
@@ -231,6 +242,10 @@ impl Craft for Decode {
 
     fn tokens(&self, room: &DecodeRoom, position: u32, count: u32) -> Vec<Token> {
         room.tokens(position, count)
+    }
+
+    fn alive(&self) -> bool {
+        self.answers.load(Ordering::Relaxed)
     }
 
     fn idle(&self, room: &DecodeRoom) -> bool {

@@ -49,7 +49,7 @@ pub struct RouterNode {
     root: ActorRef<RootMessage>,
     keeper: Arc<Mutex<Option<ActorRef<KeeperMessage>>>>,
     settings: Arc<Settings>,
-    next_request: AtomicU64,
+    next_request: Arc<AtomicU64>,
     drained: watch::Receiver<bool>,
     zombies: watch::Receiver<u32>,
     usable: watch::Receiver<(usize, usize)>,
@@ -88,6 +88,7 @@ impl RouterNode {
         let zombies = watch::Sender::default();
         let zombies_rx = zombies.subscribe();
         let (drained_rx, usable_rx, exit_rx) = (drained.subscribe(), usable.subscribe(), exit.subscribe());
+        let next_request = Arc::new(AtomicU64::new(parts.first_request));
         let rooms_parts = Parts {
             ledger: parts.ledger,
             shared,
@@ -95,6 +96,7 @@ impl RouterNode {
             drained,
             zombies,
             usable,
+            next_request: Arc::clone(&next_request),
         };
         let (rooms, _) = Actor::spawn(None, Rooms, rooms_parts).await?;
         // Set once, here.
@@ -128,7 +130,7 @@ impl RouterNode {
             root,
             keeper,
             settings: parts.settings,
-            next_request: AtomicU64::new(parts.first_request),
+            next_request,
             drained: drained_rx,
             zombies: zombies_rx,
             usable: usable_rx,

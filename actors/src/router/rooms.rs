@@ -6,10 +6,11 @@ mod show;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use innkeeper_room::ledger::router::{AbortAnswer, Arrival, Event, Ledger, MemberView, Side};
 use innkeeper_room::ledger::{Gauges, RoomRow};
-use innkeeper_room::{Attempt, RequestKey, RoomId, Work};
+use innkeeper_room::{Attempt, Incarnation, RequestKey, RoomId, Work};
 use ractor::{Actor, ActorId, ActorProcessingErr, ActorRef, SupervisionEvent};
 use tokio::sync::{mpsc, oneshot, watch};
 
@@ -28,6 +29,8 @@ pub enum RoomsMessage {
     Submit(RequestKey, Box<NewRequest>, mpsc::Sender<RequestEvent>),
     /// Somebody asks for an abort.
     Abort(String, String, oneshot::Sender<AbortAnswer>),
+    /// The ledger wants a canary sent through this pair, with as many tokens of a prompt.
+    Canary((Incarnation, Incarnation), u32),
     /// An event for the ledger.
     Event(Event),
     /// A worker says something about a room.
@@ -78,6 +81,8 @@ pub struct Parts {
     pub zombies: watch::Sender<u32>,
     /// How many workers of each role it can use: (prefill, decode).
     pub usable: watch::Sender<(usize, usize)>,
+    /// The number of the next request, a client's or a canary.
+    pub next_request: Arc<AtomicU64>,
 }
 
 /// The actor.
@@ -108,6 +113,8 @@ struct Entry {
     last_room: Option<RoomId>,
     attempts: Attempt,
     answered: bool,
+    /// It is the router's own.
+    canary: bool,
 }
 
 impl Actor for Rooms {
@@ -150,8 +157,9 @@ impl Actor for Rooms {
         state: &mut State,
     ) -> Result<(), ActorProcessingErr> {
         match message {
-            RoomsMessage::Submit(key, request, events) => state.submit(&myself, key, *request, events).await,
+            RoomsMessage::Submit(key, request, events) => state.submit(&myself, key, *request, events, None).await,
             RoomsMessage::Abort(rid, client, answer) => state.abort(&myself, rid, client, answer).await,
+            RoomsMessage::Canary(pair, prompt_tokens) => state.canary(&myself, pair, prompt_tokens).await,
             RoomsMessage::Event(event) => state.step(&myself, event, &[]).await,
             RoomsMessage::Says(room, side, says) => {
                 let event = Event::FromWorker {
@@ -209,6 +217,7 @@ impl State {
         key: RequestKey,
         request: NewRequest,
         events: mpsc::Sender<RequestEvent>,
+        pair: Option<(Incarnation, Incarnation)>,
     ) {
         let NewRequest {
             rid,
@@ -227,6 +236,7 @@ impl State {
             last_room: None,
             attempts: Attempt(0),
             answered: false,
+            canary: pair.is_some(),
         };
         self.requests.insert(key, entry);
         self.ensure_actor(myself, key).await;
@@ -237,8 +247,29 @@ impl State {
             model,
             prompt_tokens,
             max_tokens,
+            pair,
         };
         self.step(myself, Event::Arrive(arrival), &[]).await;
+    }
+
+    /// A canary is a request whose answer only the ledger listens to.
+    async fn canary(&mut self, myself: &ActorRef<RoomsMessage>, pair: (Incarnation, Incarnation), prompt_tokens: u32) {
+        let key = RequestKey(self.parts.next_request.fetch_add(1, Ordering::Relaxed));
+        let rid = format!("innkeeper-canary-{}", key.0);
+        let request = NewRequest {
+            client: "innkeeper".to_owned(),
+            model: None,
+            // Which tokens they are does not matter: every vocabulary has these.
+            work: Work {
+                prompt: (0..prompt_tokens).map(|index| 1 + index % 8).collect(),
+                request_id: rid.as_str().into(),
+                ..Work::default()
+            },
+            rid,
+            max_tokens: 1,
+        };
+        let (events, _nobody_listens) = mpsc::channel(1);
+        self.submit(myself, key, request, events, Some(pair)).await;
     }
 
     /// The request's actor; another one if it died. Its rooms ended with it.

@@ -52,6 +52,11 @@ pub trait Craft: Send + Sync + 'static {
     /// Tokens that the room has produced.
     fn tokens(&self, room: &Self::Room, position: u32, count: u32) -> Vec<Token>;
 
+    /// Whether its data plane answers.
+    fn alive(&self) -> bool {
+        true
+    }
+
     /// Whether nothing of the room is left that could touch a page.
     fn idle(&self, room: &Self::Room) -> bool;
 

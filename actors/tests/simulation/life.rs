@@ -294,7 +294,7 @@ impl Ground<'_> {
 
     async fn decode(mut self) -> Result<Life, String> {
         let engine = self.engine();
-        let doorman = Doorman::new();
+        let doorman = Doorman::new(self.incarnation);
         let data = Arc::clone(&self.cluster.data);
         let door = data
             .listen(self.slot, Arc::clone(&doorman) as Arc<dyn Acceptor>)

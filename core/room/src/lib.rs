@@ -3,6 +3,7 @@
 //! Words: see `ARCHITECTURE.md`. The only entries that actors call are the `step` functions of the three ledgers.
 
 pub mod blame;
+pub mod breaker;
 pub mod bucket;
 pub mod deadlines;
 pub mod evidence;

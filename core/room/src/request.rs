@@ -210,6 +210,7 @@ mod tests {
             model: None,
             prompt_tokens: 10,
             max_tokens: 5,
+            pair: None,
         };
         let mut request = Request::new(arrival, Moment(0), &Settings::default());
         let pair = (Incarnation::new(1), Incarnation::new(2));

@@ -57,6 +57,12 @@ pub struct Settings {
     pub retry_gain_milli: u32,
     /// Rooms a prefill worker may have in the handshake at once.
     pub hello_window: u32,
+    /// Rooms in a row that a worker or a link is blamed for before it is avoided; 0: never.
+    pub breaker_failures: u32,
+    /// For how long it is avoided at first, before a probe decides; up to eight times as long if probes fail.
+    pub breaker_open: Millis,
+    /// A worker that has served no room to its end for this long is sent a canary; 0: none.
+    pub canary_period: Millis,
     /// Rooms in a worker's table.
     pub permits: u32,
     /// Largest share of a decode worker's permits that one prefill worker may hold, in percent (all if it is the only one).
@@ -121,6 +127,9 @@ impl Settings {
             retry_gain_milli: 100,
             hello_window: 8,
             open_window: 64,
+            breaker_failures: 3,
+            breaker_open: ttl.scale(2, 1),
+            canary_period: Millis::from_secs(30),
             permits: 256,
             peer_share_percent: 50,
             prefill_concurrency: 4,
@@ -239,6 +248,11 @@ impl Settings {
         at_least("max-attempts", u64::from(self.max_attempts), 1)?;
         at_least("hello-window", u64::from(self.hello_window), 1)?;
         at_least("open-window", u64::from(self.open_window), 1)?;
+        // A breaker that closes before the room that opened it could fail again would flap.
+        at_least("breaker-open-ms", self.breaker_open.0, ttl)?;
+        if self.canary_period > Millis(0) {
+            at_least("canary-period-ms", self.canary_period.0, self.report_period.0)?;
+        }
         at_least("permits", u64::from(self.permits), 1)?;
         at_least("peer-share-percent", u64::from(self.peer_share_percent), 1)?;
         at_most("peer-share-percent", u64::from(self.peer_share_percent), 100)?;

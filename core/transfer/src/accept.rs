@@ -85,6 +85,7 @@ impl Door {
             open,
         } = link;
         let mut reader = FrameReader::new(read, Arc::clone(&self.stats));
+        self.config.sabotage.let_speak().await;
         let place = self.enter();
         let greeted = tokio::select! {
             biased;

@@ -18,6 +18,8 @@ struct Inner {
     held: watch::Sender<bool>,
     /// Sessions hear no order to end.
     deaf: AtomicBool,
+    /// Connections are accepted, and nobody reads their hello.
+    mute: watch::Sender<bool>,
 }
 
 impl Sabotage {
@@ -36,6 +38,11 @@ impl Sabotage {
         self.0.deaf.store(deaf, Ordering::Relaxed);
     }
 
+    /// While mute, connections are accepted and their hellos are not read.
+    pub fn mute(&self, mute: bool) {
+        self.0.mute.send_replace(mute);
+    }
+
     pub(crate) fn is_deaf(&self) -> bool {
         self.0.deaf.load(Ordering::Relaxed)
     }
@@ -51,6 +58,12 @@ impl Sabotage {
         } else {
             Ok(())
         }
+    }
+
+    /// Awaited by a connection that has said nothing yet.
+    pub(crate) async fn let_speak(&self) {
+        // Fails only if the sender is gone, which this holds.
+        let _ = self.0.mute.subscribe().wait_for(|mute| !*mute).await;
     }
 
     /// Awaited by a session that is over, before it says so.

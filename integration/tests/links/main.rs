@@ -7,4 +7,5 @@
 mod control;
 mod data;
 mod ends;
+mod idle;
 mod scene;

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use innkeeper_actors::decode::{Decode, Doorman};
+use innkeeper_actors::decode::{Decode, Doorbell, Doorman, own_side};
 use innkeeper_actors::worker::node::WorkerNode;
 use innkeeper_node::clock::Clock;
 use innkeeper_node::config::NodeConfig;
@@ -25,8 +25,9 @@ pub async fn start(wiring: WorkerWiring) -> Result<Running, StartError> {
     });
     let kind = DecodeKind {
         backend: Arc::new(backend),
-        doorman: Doorman::new(),
+        doorman: Doorman::new(wiring.ground.incarnation),
         listener: None,
+        bell: None,
     };
     start_worker(kind, wiring).await
 }
@@ -35,6 +36,8 @@ struct DecodeKind {
     backend: Arc<dyn Backend>,
     doorman: Arc<Doorman>,
     listener: Option<Box<dyn Listener>>,
+    /// Rung once the tree runs.
+    bell: Option<Doorbell>,
 }
 
 impl WorkerKind for DecodeKind {
@@ -57,6 +60,13 @@ impl WorkerKind for DecodeKind {
             Box::new(secret),
             wiring.tasks.clone(),
         );
+        self.bell = self.listener.as_ref().map(|listener| Doorbell {
+            backend: Arc::clone(&self.backend),
+            listens: own_side(listener.local_addr()),
+            own: wiring.ground.incarnation,
+            ttl: wiring.ground.config.settings.progress_ttl,
+            answers: craft.answers(),
+        });
         let limits = wiring.engine.limits();
         let config = Config {
             settings: wiring.ground.config.settings.clone(),
@@ -70,6 +80,10 @@ impl WorkerKind for DecodeKind {
 
     fn opened(&mut self, node: &Arc<WorkerNode<Decode>>) {
         self.doorman.lead_to(node.greeter());
+        let rung = self.bell.take().map(|bell| node.tasks().spawn("doorbell", bell.ring()));
+        if let Some(Err(closed)) = rung {
+            tracing::debug!(%closed, "the worker stops already");
+        }
     }
 
     fn stats(&self) -> Arc<Stats> {

@@ -55,6 +55,20 @@ impl Hooks for Metering {
             metrics.request(*outcome);
         }
     }
+
+    fn canary(&self, outcome: &Outcome) {
+        if let Outcome::Failed { reason, blame, .. } = outcome {
+            tracing::info!(
+                reason = reason.code(),
+                blame = blame.label(),
+                node = blame.node().map(tracing::field::display),
+                "a canary failed"
+            );
+        }
+        if let Some(metrics) = self.0.get() {
+            metrics.canary(*outcome);
+        }
+    }
 }
 
 impl Metrics for Metering {

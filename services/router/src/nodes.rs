@@ -74,6 +74,8 @@ fn row(view: &MemberView, member: &Member) -> Value {
         "rooms": view.load.map(|load| load.rooms),
         "free_pages": view.load.map(|load| load.free_pages),
         "engine_owes_ms": view.load.map(|load| load.engine_owes),
+        "breaker": view.breaker.label(),
+        "avoided_peers": view.avoided_peers,
     })
 }
 

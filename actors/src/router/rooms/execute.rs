@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use innkeeper_room::ledger::router::{Effect, Event, Outcome, Side};
+use innkeeper_room::ledger::router::{Effect, Event, Outcome, RoomEnd, Side};
 use innkeeper_room::{RequestKey, RoomId, RoomSpec, Token, Work};
 use ractor::ActorRef;
 
@@ -50,8 +50,16 @@ impl State {
                 request, skip, count, ..
             } => self.pass(request, skip, count, tokens),
             Effect::Answer { request, outcome } => self.answer(request, outcome),
-            Effect::Ended(end) => self.parts.hooks.room_ended(&end),
+            Effect::Ended(end) => self.ended(&end),
             Effect::End { room } => self.end(room),
+            Effect::Canary {
+                prefill,
+                decode,
+                prompt_tokens,
+            } => {
+                // Behind what is in hand: a step within a step is none. A dead `rooms` sends none.
+                drop(myself.cast(RoomsMessage::Canary((prefill, decode), prompt_tokens)));
+            }
             Effect::Drop { incarnation } => self.nodes.drop_node(incarnation),
         }
     }
@@ -129,11 +137,22 @@ impl State {
         drop(entry.events.try_send(RequestEvent::Tokens(passing)));
     }
 
+    /// Rooms of canaries are no client's: what became of them is in the canary's answer.
+    fn ended(&self, end: &RoomEnd) {
+        if self.requests.get(&end.request).is_none_or(|entry| !entry.canary) {
+            self.parts.hooks.room_ended(end);
+        }
+    }
+
     fn answer(&mut self, key: RequestKey, outcome: Outcome) {
-        self.parts.hooks.answered(&outcome);
         let Some(entry) = self.requests.get_mut(&key) else {
-            return;
+            return self.parts.hooks.answered(&outcome);
         };
+        if entry.canary {
+            self.parts.hooks.canary(&outcome);
+        } else {
+            self.parts.hooks.answered(&outcome);
+        }
         let answered = RequestEvent::Answered {
             outcome,
             room: entry.last_room,

@@ -20,7 +20,7 @@ impl<C: Craft> State<C> {
         let view = EngineView {
             progress: status.progress,
             in_hand,
-            alive: true,
+            alive: self.parts.craft.alive(),
         };
         self.common(myself, Common::Engine(view)).await;
         let samples: Vec<_> = self

@@ -80,6 +80,10 @@ pub struct Gauges {
     pub queued_requests: u32,
     /// Live rooms without a confirmed lease (R).
     pub unleased: u32,
+    /// Workers that are avoided because they were blamed for several rooms in a row (R).
+    pub avoided_nodes: u32,
+    /// Data links that are avoided for that (R).
+    pub avoided_links: u32,
     /// Messages and frames of another epoch or incarnation, and late reports that were answered, not applied.
     pub fenced: u64,
 }

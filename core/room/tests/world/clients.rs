@@ -55,6 +55,7 @@ impl World {
                     model: None,
                     prompt_tokens: client.prompt,
                     max_tokens: client.max_tokens,
+                    pair: None,
                 };
                 tell!(
                     self,

@@ -158,6 +158,7 @@ impl World {
                     }
                 }
             }
+            Effect::Canary { .. } => unreachable!("there are none in this world"),
             Effect::Drop { incarnation } => {
                 self.router.nodes.remove(&incarnation);
             }

@@ -54,6 +54,10 @@ pub enum Fault {
     DeafSessions,
     /// They hear again.
     HearingSessions,
+    /// The data plane accepts connections and answers nothing.
+    MuteData,
+    /// It answers again.
+    SpeakData,
 }
 
 /// What happens to one message.
@@ -95,7 +99,7 @@ pub enum MessageAct {
     "`{0}` is no fault: write [ROLE|NAME:] and on, no-pings, no-user-timeout, no-progress-timers, no-doors, no-members, \
      drop=WAY.KIND[#N], duplicate=WAY.KIND[#N], delay=WAY.KIND[#N]@MS (WAY is to-prefill, to-decode, from-prefill or \
      from-decode), stall-engine, resume-engine, fail-engine, fail-write=N, hold-sessions, release-sessions, \
-     deaf-sessions or hearing-sessions"
+     deaf-sessions, hearing-sessions, mute-data or speak-data"
 )]
 pub struct NoFault(String);
 
@@ -145,6 +149,8 @@ fn fault_of(text: &str) -> Option<Fault> {
             "release-sessions" => Fault::ReleaseSessions,
             "deaf-sessions" => Fault::DeafSessions,
             "hearing-sessions" => Fault::HearingSessions,
+            "mute-data" => Fault::MuteData,
+            "speak-data" => Fault::SpeakData,
             _ => return None,
         },
         Some(("fail-write", nth)) => Fault::FailWrite(nth.parse().ok().filter(|nth| *nth > 0)?),

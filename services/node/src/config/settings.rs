@@ -135,6 +135,14 @@ settings! {
     hello_window: u32, "ROOMS" => hello_window;
     /// Rooms that a router asks a worker to open at once, before it has answered. [default: 64]
     open_window: u32, "ROOMS" => open_window;
+    /// Rooms in a row that a worker or a link is blamed for before a router avoids it; 0: never. [default: 3]
+    breaker_failures: u32, "N" => breaker_failures;
+    /// For how long it is avoided at first, before a probe decides, in milliseconds; at most eight times as long when probes
+    /// fail. [default: from --progress-ttl-ms: 2 TTL]
+    breaker_open_ms: u64, "MS" => breaker_open;
+    /// A worker that has served no room for this many milliseconds is sent a canary, a request of one KV page and one token
+    /// through the real data plane; 0: none. [default: 30000]
+    canary_period_ms: u64, "MS" => canary_period;
     /// Rooms in a worker's table. [default: 256]
     permits: u32, "ROOMS" => permits;
     /// Largest share of a decode worker's table that one prefill worker may hold, in percent; all if it is the only one.

@@ -165,6 +165,8 @@ impl Faults {
             (Fault::ReleaseSessions, _) => self.sabotage.hold(false),
             (Fault::DeafSessions, _) => self.sabotage.deafen(true),
             (Fault::HearingSessions, _) => self.sabotage.deafen(false),
+            (Fault::MuteData, _) => self.sabotage.mute(true),
+            (Fault::SpeakData, _) => self.sabotage.mute(false),
             (Fault::Message(message), _) => self
                 .messages
                 .lock()

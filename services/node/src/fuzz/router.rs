@@ -225,6 +225,7 @@ impl Play {
             model: (choice & 4 == 0).then(|| "m".to_owned()),
             prompt_tokens: u32::from(input.u8()) + 1,
             max_tokens: u32::from(input.u8()) + 1,
+            pair: None,
         }));
     }
 

@@ -36,6 +36,7 @@ pub struct NodeMetrics {
     registry: Registry,
     ended: Family<EndedLabels, Counter>,
     requests: Family<OutcomeLabels, Counter>,
+    canaries: Family<OutcomeLabels, Counter>,
     first_token: Histogram,
     between_tokens: Histogram,
 }
@@ -56,7 +57,7 @@ impl NodeMetrics {
     #[must_use]
     pub fn new(role: Role, view: Arc<dyn NodeView>) -> Self {
         let mut registry = Registry::with_prefix(PREFIX);
-        let (ended, requests) = (Family::default(), Family::default());
+        let (ended, requests, canaries) = (Family::default(), Family::default(), Family::default());
         // 1 ms to 2 minutes: a mock engine's first token, and one that waited for nearly all timeouts.
         let first_token = Histogram::new(exponential_buckets(0.001, 2.0, 18));
         // 0.1 ms to 13 s.
@@ -68,6 +69,8 @@ impl NodeMetrics {
         registry.register("rooms_ended", what, Family::clone(&ended));
         if role == Role::Router {
             registry.register("requests", "Requests answered, by outcome", Family::clone(&requests));
+            let help = "Canaries answered, by outcome: the router's own requests, which are in no other count of it";
+            registry.register("canaries", help, Family::clone(&canaries));
             let help = "From a request's arrival to its first token, in seconds";
             registry.register("time_to_first_token_seconds", help, first_token.clone());
             registry.register(
@@ -82,6 +85,7 @@ impl NodeMetrics {
             registry,
             ended,
             requests,
+            canaries,
             first_token,
             between_tokens,
         }
@@ -109,11 +113,13 @@ impl NodeMetrics {
 
     /// A request was answered.
     pub fn request(&self, outcome: Outcome) {
-        let outcome = match outcome {
-            Outcome::Done => "done",
-            Outcome::Failed { reason, .. } => reason.code(),
-        };
-        self.request_outcome(outcome);
+        self.request_outcome(label(outcome));
+    }
+
+    /// A canary was answered.
+    pub fn canary(&self, outcome: Outcome) {
+        let outcome = label(outcome);
+        self.canaries.get_or_create(&OutcomeLabels { outcome }).inc();
     }
 
     /// A request was answered before it reached the ledger, e.g. as `invalid_request`. Only fixed words: each is a series.
@@ -145,5 +151,12 @@ impl NodeMetrics {
         prometheus_text::encode(&mut page, &self.registry)?;
         prometheus_text::encode(&mut page, &now)?;
         Ok(page)
+    }
+}
+
+const fn label(outcome: Outcome) -> &'static str {
+    match outcome {
+        Outcome::Done => "done",
+        Outcome::Failed { reason, .. } => reason.code(),
     }
 }

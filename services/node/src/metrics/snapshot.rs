@@ -99,6 +99,12 @@ impl Snapshot {
             "Live rooms without a confirmed lease",
             gauges.unleased,
         )?;
+        let avoided = [("node", gauges.avoided_nodes), ("link", gauges.avoided_links)];
+        page.gauges(
+            "avoided",
+            "Workers and data links that get no rooms because they were blamed for several in a row",
+            of("party", avoided),
+        )?;
         page.counter(
             "fenced",
             "Messages and frames of another epoch or life, which changed nothing",

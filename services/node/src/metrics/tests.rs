@@ -35,6 +35,7 @@ async fn the_names_are_those_that_dashboards_use() {
         requests: 10,
         unleased: 11,
         fenced: 12,
+        avoided_links: 2,
         ..Gauges::default()
     };
     let metrics = NodeMetrics::new(Role::Router, Arc::new(FakeNode::answering(gauges)));
@@ -42,6 +43,7 @@ async fn the_names_are_those_that_dashboards_use() {
     metrics.room_ended(Verdict::Done, Blame::Nobody);
     metrics.room_ended(Verdict::Done, Blame::Nobody);
     metrics.request(Outcome::Done);
+    metrics.canary(Outcome::Done);
     metrics.first_token(Duration::from_millis(3));
     let page = lines(&metrics).await;
     for line in [
@@ -62,6 +64,8 @@ async fn the_names_are_those_that_dashboards_use() {
         "innkeeper_stuck_rooms 9",
         "innkeeper_unleased_rooms 11",
         "innkeeper_fenced_total 12",
+        "innkeeper_avoided{party=\"link\"} 2",
+        "innkeeper_canaries_total{outcome=\"done\"} 1",
         "innkeeper_ledger_answers 1",
         "innkeeper_rooms_ended_total{reason=\"decode_lost\",blame=\"nobody\"} 1",
         "innkeeper_rooms_ended_total{reason=\"done\",blame=\"nobody\"} 2",

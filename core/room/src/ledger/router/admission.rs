@@ -46,6 +46,9 @@ impl Ledger {
     /// Answers an arrival that never becomes a live request.
     fn turn_away(&mut self, arrival: Arrival, reason: Reason) {
         let retry_after = retry_after(reason);
+        if let Some(pair) = &arrival.pair {
+            self.canaries.remove(pair);
+        }
         self.remember_request(arrival.request, arrival.rid);
         let outcome = Outcome::Failed {
             reason,
@@ -169,6 +172,9 @@ impl Ledger {
     fn take_request(&mut self, key: RequestKey) -> Option<Request> {
         self.unready(key);
         let request = self.requests.remove(&key)?;
+        if let Some(pair) = &request.arrival.pair {
+            self.canaries.remove(pair);
+        }
         self.dirty.insert(Timer::Request(key));
         if let Some(keys) = self.by_rid.get_mut(&request.arrival.rid) {
             keys.remove(&key);

@@ -16,6 +16,7 @@ impl Ledger {
     pub(super) fn begin(&mut self, key: RequestKey, prefill: Incarnation, decode: Incarnation) {
         let id = self.fresh_room();
         let (now, router) = (self.now, self.me);
+        self.breakers.begin(prefill, decode, id, now);
         let Some(request) = self.request_mut(key) else { return };
         let spec = RoomSpec {
             room: id,
@@ -32,7 +33,7 @@ impl Ledger {
         request.stage = Stage::Running(id);
         request.not_before = None;
         request.queue.run(now);
-        if !std::mem::replace(&mut request.admitted, true) {
+        if !std::mem::replace(&mut request.admitted, true) && request.arrival.pair.is_none() {
             self.bucket.gain();
         }
         self.picks += 1;
@@ -169,7 +170,11 @@ impl Ledger {
         let Some(request) = self.request_mut(key) else { return };
         request.failed(pair, reason, blame);
         let covered = !planted::retry_covers_handshake_only() || reason == Reason::HandshakeTimeout;
-        let retry = covered && reason.may_retry() && request.spent < max_attempts && now < request.deadline;
+        let retry = covered
+            && request.arrival.pair.is_none()
+            && reason.may_retry()
+            && request.spent < max_attempts
+            && now < request.deadline;
         request.stage = Stage::Waiting;
         let possible = retry
             && self

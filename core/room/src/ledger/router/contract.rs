@@ -31,6 +31,8 @@ pub struct Arrival {
     pub prompt_tokens: u32,
     /// Tokens that may be produced.
     pub max_tokens: u32,
+    /// A canary: it goes to this pair (prefill, decode), is tried once, and is no client's.
+    pub pair: Option<(Incarnation, Incarnation)>,
 }
 
 /// What the ledger knows of a worker.
@@ -350,6 +352,15 @@ pub enum Effect {
     End {
         /// Which room.
         room: RoomId,
+    },
+    /// Submit a canary: an [`Arrival`] for this pair, with as long a prompt, that asks for one token.
+    Canary {
+        /// The prefill worker.
+        prefill: Incarnation,
+        /// The decode worker.
+        decode: Incarnation,
+        /// One KV page.
+        prompt_tokens: u32,
     },
     /// Forget the connection to a member that is gone or was replaced.
     Drop {

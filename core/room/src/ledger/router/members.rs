@@ -33,6 +33,8 @@ pub(super) struct Member {
     /// Of these, those that it was asked to open and has not admitted. P is asked only once D has answered: a D that is mute
     /// takes no place of P's, which others need.
     pub(super) opening: BTreeSet<RoomId>,
+    /// When it was last seen to serve a room to its end, or a canary was sent to it.
+    pub(super) looked_at: Moment,
     /// The number of the last time it was picked: among equals the one that waits longest is next.
     pub(super) picked: u64,
 }
@@ -51,6 +53,7 @@ impl Member {
             full_until: None,
             rooms: BTreeSet::new(),
             opening: BTreeSet::new(),
+            looked_at: now,
             picked: 0,
         }
     }
@@ -227,6 +230,7 @@ impl Ledger {
         self.fail_rooms(incarnation, Some(Reason::MemberLost));
         self.dirty.insert(super::Timer::Member(incarnation));
         self.members.remove(&incarnation);
+        self.forget_parties(incarnation);
         self.pump = true;
         self.push(Effect::Drop { incarnation });
     }

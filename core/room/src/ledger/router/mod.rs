@@ -6,6 +6,7 @@
 mod aborts;
 mod admission;
 mod attempts;
+mod canaries;
 mod contract;
 mod gate;
 mod leases;
@@ -26,6 +27,7 @@ pub use views::MemberView;
 
 use self::members::Member;
 use self::timers::Timer;
+use crate::breaker::Breakers;
 use crate::bucket::Bucket;
 use crate::deadlines::Deadlines;
 use crate::id_source::IdSource;
@@ -68,6 +70,14 @@ pub struct Ledger {
     /// Lives that are known to be over: another one answered in their place. A list may still hold their keys.
     replaced: Lru<Incarnation, ()>,
     picks: u64,
+    /// Whom to avoid.
+    breakers: Breakers,
+    /// Pairs through which a canary is on its way.
+    canaries: BTreeSet<(Incarnation, Incarnation)>,
+    /// When a pair was last seen to serve or last looked at.
+    looked: BTreeMap<(Incarnation, Incarnation), Moment>,
+    /// When the next canaries are thought of.
+    canary_at: Moment,
     requests: BTreeMap<RequestKey, Request>,
     by_rid: BTreeMap<String, BTreeSet<RequestKey>>,
     /// Requests that wait for a pair, by model: tried in the order of their arrival.
@@ -108,6 +118,10 @@ impl Ledger {
             members: BTreeMap::new(),
             replaced: Lru::new(settings.remembered_rooms as usize),
             picks: 0,
+            breakers: Breakers::new(settings.breaker_failures, settings.breaker_open),
+            canaries: BTreeSet::new(),
+            looked: BTreeMap::new(),
+            canary_at: now,
             requests: BTreeMap::new(),
             by_rid: BTreeMap::new(),
             ready: BTreeMap::new(),
@@ -142,6 +156,7 @@ impl Ledger {
         }
         if !self.held {
             self.fire_due();
+            self.send_canaries();
             self.admit();
         }
         self.arm_dirty();

@@ -31,6 +31,9 @@ type Score = (bool, usize, u64, Incarnation);
 impl Ledger {
     /// Finds a pair for a request.
     pub(super) fn place(&self, request: &Request) -> Placement {
+        if let Some(pair) = request.arrival.pair {
+            return self.place_canary(request, pair);
+        }
         let model = request.arrival.model.as_ref();
         let of_role = |role: Role| -> Vec<&Member> {
             let fits = |member: &&Member| {
@@ -45,7 +48,43 @@ impl Ledger {
         if decodes.is_empty() {
             return Placement::Never(Reason::NoDecodeWorker);
         }
-        choose(request, &prefills, &decodes, self.settings.open_window)
+        self.choose(request, &prefills, &decodes)
+    }
+
+    /// A canary has no choice, and does not wait.
+    fn place_canary(&self, request: &Request, (prefill, decode): (Incarnation, Incarnation)) -> Placement {
+        let open = |node| {
+            self.members.get(&node).is_some_and(|member| {
+                member.usable() && member.has_place(self.settings.open_window) && !request.refused.contains_key(&node)
+            })
+        };
+        if open(prefill) && open(decode) {
+            Placement::Pair { prefill, decode }
+        } else {
+            Placement::Never(Reason::Overloaded)
+        }
+    }
+
+    fn choose(&self, request: &Request, prefills: &[&Member], decodes: &[&Member]) -> Placement {
+        let mut scan = Scan {
+            open_window: self.settings.open_window,
+            ..Scan::default()
+        };
+        let reuse = request.blamed.is_empty();
+        for decode in decodes {
+            for prefill in prefills
+                .iter()
+                .filter(|prefill| prefill.info.class == decode.info.class)
+            {
+                scan.same_class = true;
+                if !can_hold(request, prefill, decode) {
+                    continue;
+                }
+                let avoided = self.avoids(prefill.info.incarnation, decode.info.incarnation);
+                scan.look(request, prefill, decode, avoided);
+            }
+        }
+        scan.result(reuse)
     }
 
     /// Whether some pair of this model may have a place for a room more.
@@ -62,27 +101,6 @@ impl Ledger {
     }
 }
 
-fn choose(request: &Request, prefills: &[&Member], decodes: &[&Member], open_window: u32) -> Placement {
-    let mut scan = Scan {
-        open_window,
-        ..Scan::default()
-    };
-    let reuse = request.blamed.is_empty();
-    for decode in decodes {
-        for prefill in prefills
-            .iter()
-            .filter(|prefill| prefill.info.class == decode.info.class)
-        {
-            scan.same_class = true;
-            if !can_hold(request, prefill, decode) {
-                continue;
-            }
-            scan.look(request, prefill, decode, reuse);
-        }
-    }
-    scan.result(reuse)
-}
-
 /// What one look over all pairs found.
 #[derive(Default)]
 struct Scan {
@@ -90,12 +108,18 @@ struct Scan {
     same_class: bool,
     fits: bool,
     too_large: bool,
-    fresh: Option<Option<(Score, Score)>>,
-    failed: Option<Option<(Score, Score)>>,
+    fresh: Slot,
+    /// A pair that failed it before.
+    failed: Slot,
+    /// A pair that breakers avoid.
+    avoided: Slot,
 }
 
+/// `None`: there is no such pair. `Some(None)`: there is, but it has no place now.
+type Slot = Option<Option<(Score, Score)>>;
+
 impl Scan {
-    fn look(&mut self, request: &Request, prefill: &Member, decode: &Member, reuse: bool) {
+    fn look(&mut self, request: &Request, prefill: &Member, decode: &Member, avoided: bool) {
         let (p, d) = (prefill.info.incarnation, decode.info.incarnation);
         self.fits = true;
         let refusal = |node| request.refused.get(&node);
@@ -106,12 +130,10 @@ impl Scan {
         if request.blamed.contains(&p) || request.blamed.contains(&d) {
             return;
         }
-        let failed_before = request.failed_pairs.contains(&(p, d));
-        if failed_before && !reuse {
-            return;
-        }
-        let slot = if failed_before {
+        let slot = if request.failed_pairs.contains(&(p, d)) {
             &mut self.failed
+        } else if avoided {
+            &mut self.avoided
         } else {
             &mut self.fresh
         };
@@ -131,11 +153,12 @@ impl Scan {
         }
     }
 
-    /// A pair that failed is used again only where no other pair exists and no node is blamed.
+    /// What is avoided is used only where nothing else exists, and a pair that failed this request again only where then
+    /// there is still none and no node is blamed.
     fn result(self, reuse: bool) -> Placement {
-        let usable = match self.fresh {
+        let usable = match self.fresh.or(self.avoided) {
             None if reuse => self.failed,
-            fresh => fresh,
+            other => other,
         };
         match usable {
             Some(Some((decode, prefill))) => Placement::Pair {

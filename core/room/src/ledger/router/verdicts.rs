@@ -161,6 +161,7 @@ impl Ledger {
             prefill: room.prefill.evidence,
             decode: room.decode.evidence,
         };
+        self.judge_parties(id, end.verdict, blame);
         self.push(Effect::Ended(Box::new(ended)));
         self.push(Effect::End { room: id });
         if let Verdict::Failed(reason) = end.verdict

@@ -1,7 +1,8 @@
 //! What a router shows of itself: rows, gauges, members, and whether its invariants hold.
 
 use super::{Ledger, Load, MemberInfo, Timer};
-use crate::ids::{RequestKey, RoomId};
+use crate::breaker::{BreakerState, Party};
+use crate::ids::{Incarnation, RequestKey, RoomId};
 use crate::invariant::{Invariant, Violation};
 use crate::ledger::{Gauges, RoomRow};
 use crate::phase::Phase;
@@ -22,6 +23,10 @@ pub struct MemberView {
     pub load: Option<Load>,
     /// It takes no new rooms, and has none left.
     pub drained: bool,
+    /// Whether it is avoided.
+    pub breaker: BreakerState,
+    /// The workers to which its data plane is avoided.
+    pub avoided_peers: Vec<Incarnation>,
 }
 
 /// A room older than its deadline by more than this is stuck.
@@ -52,6 +57,8 @@ impl Ledger {
             lost: member.lost,
             load: member.load,
             drained: !(member.info.serving && member.load.is_none_or(|load| load.serving)) && member.booked() == 0,
+            breaker: self.breakers.state(Party::Node(member.info.incarnation), self.now),
+            avoided_peers: self.breakers.avoided_peers(member.info.incarnation),
         };
         self.members.values().map(view).collect()
     }
@@ -69,6 +76,8 @@ impl Ledger {
                     .count(),
             ),
             fenced: self.fenced,
+            avoided_nodes: self.breakers.avoided().0,
+            avoided_links: self.breakers.avoided().1,
             ..Gauges::default()
         };
         for (_, room) in self.live_rooms() {

@@ -1,4 +1,5 @@
-//! The searches. `EXPLORE_CASE=n` (with `EXPLORE_FAULTS`, `EXPLORE_LAGS`, `EXPLORE_LIMIT`) searches one case.
+//! The searches, each of at most `EXPLORE_LIMIT` states. `EXPLORE_CASE=n` (with `EXPLORE_FAULTS`, `EXPLORE_LAGS`) searches
+//! one case.
 
 use std::io::Write;
 use std::time::Instant;
@@ -52,7 +53,7 @@ fn explore(case: &Case, budget: Budget, limit: usize) -> Closures {
 fn explore_all(cases: impl IntoIterator<Item = Case>, budget: Budget) {
     let mut longest = Closures::default();
     for case in cases {
-        longest.merge(&explore(&case, budget, LIMIT));
+        longest.merge(&explore(&case, budget, limit()));
     }
     for (phase, (answered, over)) in &longest.longest {
         report(&format!(
@@ -69,8 +70,11 @@ fn small(value: Option<u64>, default: u8) -> u8 {
     value.and_then(|value| u8::try_from(value).ok()).unwrap_or(default)
 }
 
-/// How much of what could be searched at most.
-const LIMIT: usize = 30_000_000;
+/// How many states a search visits at most: some two minutes of one processor, and a gigabyte. What is cut off is said.
+fn limit() -> usize {
+    let asked = number("EXPLORE_LIMIT").and_then(|limit| usize::try_from(limit).ok());
+    asked.unwrap_or(6_000_000)
+}
 
 #[test]
 fn one_case() {
@@ -80,8 +84,7 @@ fn one_case() {
         faults: small(number("EXPLORE_FAULTS"), 1),
         lags: small(number("EXPLORE_LAGS"), 0),
     };
-    let limit = number("EXPLORE_LIMIT").and_then(|limit| usize::try_from(limit).ok());
-    explore(&case, budget, limit.unwrap_or(LIMIT));
+    explore(&case, budget, limit());
 }
 
 /// Every fault at every state, in every case; nothing but what is canonical first, so that stories stay short.

@@ -1,5 +1,6 @@
 //! Events → effects, one rule at a time, and random orders of everything.
 
+mod breakers;
 mod leases;
 mod members;
 mod pauses;
@@ -198,6 +199,7 @@ fn arrival(key: u64) -> Arrival {
         model: Some("m".into()),
         prompt_tokens: 20,
         max_tokens: 5,
+        pair: None,
     }
 }
 

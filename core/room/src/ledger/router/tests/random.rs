@@ -90,6 +90,8 @@ struct World {
     verdicts: BTreeMap<RoomId, Verdict>,
     tickets: BTreeMap<u64, u32>,
     looked_at: usize,
+    /// Canaries that were ordered and have not arrived.
+    canaries: Vec<(Incarnation, Incarnation)>,
 }
 
 impl World {
@@ -110,6 +112,7 @@ impl World {
             verdicts: BTreeMap::new(),
             tickets: BTreeMap::new(),
             looked_at: 0,
+            canaries: Vec::new(),
         }
     }
 
@@ -126,6 +129,9 @@ impl World {
         self.bench.out.clear();
         self.looked_at = 0;
         assert_eq!(self.bench.ledger.violations(), vec![]);
+        while let Some(pair) = self.canaries.pop() {
+            self.arrive_as("canary".into(), 1, Some(pair));
+        }
     }
 
     fn see(&mut self, effect: Effect) {
@@ -167,6 +173,7 @@ impl World {
             Effect::Ended(end) => {
                 assert_eq!(self.verdicts.insert(end.room, end.verdict), None, "one verdict");
             }
+            Effect::Canary { prefill, decode, .. } => self.canaries.push((prefill, decode)),
             Effect::AnswerAbort { ticket, .. } => *self.tickets.entry(ticket).or_default() += 1,
             Effect::Open { .. }
             | Effect::Tell { .. }
@@ -249,6 +256,10 @@ impl World {
     }
 
     fn arrive(&mut self, rid: u8, max_tokens: u32) {
+        self.arrive_as(format!("rid-{rid}"), max_tokens, None);
+    }
+
+    fn arrive_as(&mut self, rid: String, max_tokens: u32, pair: Option<(Incarnation, Incarnation)>) {
         let key = self.requests.len() as u64 + 1;
         self.requests.insert(
             key,
@@ -258,10 +269,10 @@ impl World {
                 ..Seen::default()
             },
         );
-        let rid = format!("rid-{rid}");
         self.on(Event::Arrive(Arrival {
             rid,
             max_tokens,
+            pair,
             ..arrival(key)
         }));
     }
