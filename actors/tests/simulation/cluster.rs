@@ -110,6 +110,7 @@ fn settings() -> Settings {
     Settings {
         queue_timeout: Millis(5000),
         request_timeout: Millis(20_000),
+        canary_period: Millis(1500),
         ..Settings::from_ttl(Millis(1000))
     }
 }
