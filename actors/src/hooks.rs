@@ -11,6 +11,8 @@ pub trait Hooks: Send + Sync + 'static {
     fn room_ended(&self, end: &RoomEnd);
     /// A client's request was answered.
     fn answered(&self, outcome: &Outcome);
+    /// A client's answer is carried on elsewhere: a room begins after its first token.
+    fn migrated(&self) {}
     /// A canary was answered.
     fn canary(&self, _outcome: &Outcome) {}
 }

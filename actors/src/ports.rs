@@ -5,7 +5,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 
-use innkeeper_room::ledger::router::{AbortAnswer, Load, Outcome};
+use innkeeper_room::ledger::router::{AbortAnswer, Load, OnFailure, Outcome};
 use innkeeper_room::{Attempt, Evidence, FromWorker, Incarnation, RequestKey, RoomId, RoomSpec, ToWorker, Token, Work};
 use tokio::sync::{mpsc, watch};
 
@@ -183,6 +183,8 @@ pub struct NewRequest {
     pub work: Work,
     /// Tokens that may be produced.
     pub max_tokens: u32,
+    /// What follows when its room is lost after the first token.
+    pub on_failure: OnFailure,
 }
 
 /// The router's tree, as the front door sees it.

@@ -14,7 +14,7 @@ use innkeeper_actors::ports::{
 use innkeeper_actors::router::{RouterNode, RouterParts};
 use innkeeper_actors::tasks::Tasks;
 use innkeeper_leases::{Member, MemberState, MemoryStore, Store};
-use innkeeper_room::ledger::router::{Config, Ledger, Load, Outcome};
+use innkeeper_room::ledger::router::{Config, Ledger, Load, OnFailure, Outcome};
 use innkeeper_room::{FromWorker, Incarnation, Layout, Millis, Role, Settings, Token, Work};
 use tokio::sync::mpsc;
 
@@ -148,6 +148,7 @@ async fn a_break_right_behind_the_end_token_opens_no_other_room() {
                 ..Work::default()
             },
             max_tokens: 5,
+            on_failure: OnFailure::Migrate,
         });
         tokio::time::sleep(Duration::from_millis(10)).await;
         if opened.load(Ordering::Relaxed) == 0 {

@@ -20,7 +20,7 @@ use innkeeper_actors::tasks::Tasks;
 use innkeeper_actors::worker::node::{WorkerNode, WorkerParts};
 use innkeeper_engine::{Engine, MockConfig, MockEngine, monolithic};
 use innkeeper_leases::{Member, MemberState, MemoryStore, Store};
-use innkeeper_room::ledger::router::{AbortAnswer, Outcome};
+use innkeeper_room::ledger::router::{AbortAnswer, OnFailure, Outcome};
 use innkeeper_room::ledger::{Gauges, decode, prefill, router};
 use innkeeper_room::{Incarnation, Millis, Reason, Role, RoomId, Settings, Work};
 use innkeeper_transfer::fault::{Faults, Script, SeenBy};
@@ -260,6 +260,7 @@ impl Cluster {
             model: None,
             work: work(),
             max_tokens: TOKENS,
+            on_failure: OnFailure::Migrate,
         })
     }
 

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use innkeeper_room::ledger::router::{AbortAnswer, Arrival, Event, Ledger, MemberView, Side};
+use innkeeper_room::ledger::router::{AbortAnswer, Arrival, Event, Ledger, MemberView, OnFailure, Side};
 use innkeeper_room::ledger::{Gauges, RoomRow};
 use innkeeper_room::{Attempt, Incarnation, RequestKey, RoomId, Work};
 use ractor::{Actor, ActorId, ActorProcessingErr, ActorRef, SupervisionEvent};
@@ -225,6 +225,7 @@ impl State {
             model,
             work,
             max_tokens,
+            on_failure,
         } = request;
         let prompt_tokens = u32::try_from(work.prompt.len()).unwrap_or(u32::MAX);
         let entry = Entry {
@@ -247,6 +248,7 @@ impl State {
             model,
             prompt_tokens,
             max_tokens,
+            on_failure,
             pair,
         };
         self.step(myself, Event::Arrive(arrival), &[]).await;
@@ -267,6 +269,7 @@ impl State {
             },
             rid,
             max_tokens: 1,
+            on_failure: OnFailure::Fail,
         };
         let (events, _nobody_listens) = mpsc::channel(1);
         self.submit(myself, key, request, events, Some(pair)).await;

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use innkeeper_actors::ports::{NewRequest, RequestEvent, RequestStream, RouterPort};
-use innkeeper_room::ledger::router::{AbortAnswer, Outcome};
+use innkeeper_room::ledger::router::{AbortAnswer, OnFailure, Outcome};
 use innkeeper_room::{Reason, Work};
 
 use crate::answers::{VOCABULARY, expected};
@@ -93,6 +93,7 @@ impl Plan {
                 ..Work::default()
             },
             max_tokens: self.max_tokens,
+            on_failure: OnFailure::Migrate,
         }
     }
 }

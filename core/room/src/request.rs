@@ -188,6 +188,7 @@ impl Request {
 mod tests {
     use super::*;
     use crate::ids::RequestKey;
+    use crate::ledger::router::OnFailure;
 
     #[test]
     fn queue_time_is_a_budget_over_all_attempts() {
@@ -210,6 +211,7 @@ mod tests {
             model: None,
             prompt_tokens: 10,
             max_tokens: 5,
+            on_failure: OnFailure::Migrate,
             pair: None,
         };
         let mut request = Request::new(arrival, Moment(0), &Settings::default());

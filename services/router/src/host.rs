@@ -155,6 +155,7 @@ fn front_state(
             created: 0,
         },
         settings: config.settings.clone(),
+        on_failure: config.run.on_failure,
         keep_alive: KEEP_ALIVE,
         ready: Arc::new(move || view.ready()),
         metrics: metering,

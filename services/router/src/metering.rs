@@ -56,6 +56,12 @@ impl Hooks for Metering {
         }
     }
 
+    fn migrated(&self) {
+        if let Some(metrics) = self.0.get() {
+            metrics.migrated();
+        }
+    }
+
     fn canary(&self, outcome: &Outcome) {
         if let Outcome::Failed { reason, blame, .. } = outcome {
             tracing::info!(

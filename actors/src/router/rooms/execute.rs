@@ -28,7 +28,12 @@ impl State {
                     let _ = asker.send(answer);
                 }
             }
-            Effect::Begin { spec, .. } => self.begin(myself, spec).await,
+            Effect::Begin { spec, passed } => {
+                if passed > 0 {
+                    self.parts.hooks.migrated();
+                }
+                self.begin(myself, spec).await;
+            }
             Effect::Open {
                 spec,
                 side,

@@ -15,6 +15,11 @@ use crate::text::ByteTokenizer;
 /// What the mock writes with: printable, and roughly as frequent as in English.
 const LETTERS: &[u8; 64] = b"etaoinshrdlu etaoinsh etaoin etaois cmfwypvbgk jqxz ETAOINSHRDLU";
 
+/// Now and then it writes a character of four bytes, so of four tokens: whoever cuts an answer anywhere cuts one.
+const WIDE: [&str; 4] = ["🦀", "🌍", "🎈", "🚀"];
+/// Of so many positions the last but four to the last but one are those of a wide character.
+const WIDE_EACH: u64 = 32;
+
 pub(super) struct MockBackend {
     clock: Arc<Clock>,
     eos_at: Option<u64>,
@@ -43,7 +48,7 @@ impl MockBackend {
         let draw = mix(digest.value() ^ seed ^ mix(position));
         let id = match self.eos_at {
             Some(eos_at) if position >= eos_at => ByteTokenizer::EOS,
-            _ => letter(draw),
+            _ => wide(seed, position).unwrap_or_else(|| letter(draw)),
         };
         let logprob = ((draw >> 32) % 1_000) as f32 / -1_000.0;
         let others = (0..u64::from(work.sampling.top_logprobs)).map(|rank| (letter(mix(draw ^ rank)), rank));
@@ -81,6 +86,15 @@ impl MockBackend {
 
 fn letter(draw: u64) -> u32 {
     u32::from(LETTERS[(draw % LETTERS.len() as u64) as usize])
+}
+
+/// The byte of a wide character that belongs at this position, if one does. It does not depend on the KV: half a character
+/// of one prefix and half of another would be none.
+fn wide(seed: u64, position: u64) -> Option<u32> {
+    let at = (position % WIDE_EACH).checked_sub(WIDE_EACH - 5)?;
+    let which = mix(seed ^ (position / WIDE_EACH)) % WIDE.len() as u64;
+    let bytes = WIDE[which as usize].as_bytes();
+    bytes.get(usize::try_from(at).ok()?).map(|byte| u32::from(*byte))
 }
 
 fn failed() -> EngineError {

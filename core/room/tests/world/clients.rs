@@ -1,6 +1,6 @@
 //! The clients: one request each, and what they must get.
 
-use innkeeper_room::ledger::router::{self, Arrival, Outcome, RoomEnd};
+use innkeeper_room::ledger::router::{self, Arrival, OnFailure, Outcome, RoomEnd};
 use innkeeper_room::{Reason, RequestKey, Verdict};
 
 use crate::world::{Act, Client, ClientAct, World, tell};
@@ -55,6 +55,7 @@ impl World {
                     model: None,
                     prompt_tokens: client.prompt,
                     max_tokens: client.max_tokens,
+                    on_failure: OnFailure::Migrate,
                     pair: None,
                 };
                 tell!(

@@ -11,10 +11,12 @@
 //! store      how the lease store is reached
 //! telemetry  logs and spans
 //! engine     which engine, and how large
+//! failure    what becomes of a stream whose room is lost
 //! faults     what tests ask a node to do wrong
 //! ```
 
 mod engine;
+mod failure;
 mod faults;
 mod node;
 mod settings;
@@ -27,6 +29,7 @@ mod tests;
 use std::path::PathBuf;
 
 pub use engine::{EngineArgs, EngineConfig, EngineKind, MockTiming};
+pub use failure::{NoPolicy, OnFailureRoutes};
 pub use faults::{Fault, MessageAct, MessageFault, NoFault, Way, Wish, check_faults};
 pub use node::{IdentityArgs, NodeArgs, NodeConfig, RunArgs, RunConfig};
 pub use settings::SettingsArgs;

@@ -6,7 +6,10 @@ use std::time::Duration;
 
 use innkeeper_room::{Role, Settings};
 
-use super::{ConfigError, SettingsArgs, StoreArgs, StoreConfig, TelemetryArgs, TelemetryConfig, Wish, flag, wrong};
+use super::{
+    ConfigError, OnFailureRoutes, SettingsArgs, StoreArgs, StoreConfig, TelemetryArgs, TelemetryConfig, Wish, flag,
+    wrong,
+};
 
 /// Everything a router or a worker takes, apart from its engine.
 #[derive(Clone, Debug, Default, clap::Args)]
@@ -64,6 +67,10 @@ pub struct RunArgs {
     /// How long a node that was asked to stop finishes what it has, in milliseconds. [default: 30000]
     #[arg(long, value_name = "MS")]
     pub drain_timeout_ms: Option<u64>,
+    /// What a router does when a room is lost after the first token: `migrate` carries the answer on elsewhere, `fail` ends it
+    /// with the error; for one route as chat=fail or completions=fail. [default: migrate]
+    #[arg(long, value_name = "POLICY")]
+    pub on_failure: Option<OnFailureRoutes>,
     /// Faults that a test wants, with commas between them; only with the mock engine. [default: none]
     #[arg(long, value_name = "FAULTS", value_delimiter = ',', hide = true)]
     pub test_faults: Vec<Wish>,
@@ -101,6 +108,8 @@ pub struct RunConfig {
     pub revision: String,
     /// How long a drain may take.
     pub drain: Duration,
+    /// What becomes of a stream whose room is lost.
+    pub on_failure: OnFailureRoutes,
     /// Faults that a test wants; none in production.
     pub faults: Vec<Wish>,
 }
@@ -201,6 +210,7 @@ impl RunArgs {
                 .clone()
                 .unwrap_or_else(|| env!("CARGO_PKG_VERSION").to_owned()),
             drain: Duration::from_millis(self.drain_timeout_ms.unwrap_or(30_000)),
+            on_failure: self.on_failure.unwrap_or_default(),
             faults: self.test_faults.clone(),
         }
     }
@@ -213,6 +223,7 @@ impl RunConfig {
         let mut args = vec![
             flag("revision", &self.revision),
             flag("drain-timeout-ms", self.drain.as_millis()),
+            flag("on-failure", self.on_failure),
         ];
         args.extend(self.faults.iter().map(|wish| flag("test-faults", wish)));
         args

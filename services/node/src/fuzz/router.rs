@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use innkeeper_actors::ports::WorkerSays;
 use innkeeper_proto::v1;
-use innkeeper_room::ledger::router::{Arrival, Config, Effect, Event, Ledger, Load, MemberInfo, Side};
+use innkeeper_room::ledger::router::{Arrival, Config, Effect, Event, Ledger, Load, MemberInfo, OnFailure, Side};
 use innkeeper_room::ledger::{Gauges, RoomRow};
 use innkeeper_room::{FromWorker, Incarnation, Millis, Moment, RequestKey, Role, RoomId, ToWorker};
 use innkeeper_transfer::fuzz::Input;
@@ -225,6 +225,7 @@ impl Play {
             model: (choice & 4 == 0).then(|| "m".to_owned()),
             prompt_tokens: u32::from(input.u8()) + 1,
             max_tokens: u32::from(input.u8()) + 1,
+            on_failure: OnFailure::Migrate,
             pair: None,
         }));
     }

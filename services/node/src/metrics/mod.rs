@@ -37,6 +37,7 @@ pub struct NodeMetrics {
     ended: Family<EndedLabels, Counter>,
     requests: Family<OutcomeLabels, Counter>,
     canaries: Family<OutcomeLabels, Counter>,
+    migrations: Counter,
     first_token: Histogram,
     between_tokens: Histogram,
 }
@@ -58,6 +59,7 @@ impl NodeMetrics {
     pub fn new(role: Role, view: Arc<dyn NodeView>) -> Self {
         let mut registry = Registry::with_prefix(PREFIX);
         let (ended, requests, canaries) = (Family::default(), Family::default(), Family::default());
+        let migrations = Counter::default();
         // 1 ms to 2 minutes: a mock engine's first token, and one that waited for nearly all timeouts.
         let first_token = Histogram::new(exponential_buckets(0.001, 2.0, 18));
         // 0.1 ms to 13 s.
@@ -71,6 +73,8 @@ impl NodeMetrics {
             registry.register("requests", "Requests answered, by outcome", Family::clone(&requests));
             let help = "Canaries answered, by outcome: the router's own requests, which are in no other count of it";
             registry.register("canaries", help, Family::clone(&canaries));
+            let help = "Rooms that carried an answer on after its first token, because another one was lost";
+            registry.register("migrations", help, migrations.clone());
             let help = "From a request's arrival to its first token, in seconds";
             registry.register("time_to_first_token_seconds", help, first_token.clone());
             registry.register(
@@ -86,6 +90,7 @@ impl NodeMetrics {
             ended,
             requests,
             canaries,
+            migrations,
             first_token,
             between_tokens,
         }
@@ -114,6 +119,11 @@ impl NodeMetrics {
     /// A request was answered.
     pub fn request(&self, outcome: Outcome) {
         self.request_outcome(label(outcome));
+    }
+
+    /// An answer is carried on elsewhere.
+    pub fn migrated(&self) {
+        self.migrations.inc();
     }
 
     /// A canary was answered.

@@ -44,6 +44,7 @@ async fn the_names_are_those_that_dashboards_use() {
     metrics.room_ended(Verdict::Done, Blame::Nobody);
     metrics.request(Outcome::Done);
     metrics.canary(Outcome::Done);
+    metrics.migrated();
     metrics.first_token(Duration::from_millis(3));
     let page = lines(&metrics).await;
     for line in [
@@ -64,6 +65,7 @@ async fn the_names_are_those_that_dashboards_use() {
         "innkeeper_stuck_rooms 9",
         "innkeeper_unleased_rooms 11",
         "innkeeper_fenced_total 12",
+        "innkeeper_migrations_total 1",
         "innkeeper_avoided{party=\"link\"} 2",
         "innkeeper_canaries_total{outcome=\"done\"} 1",
         "innkeeper_ledger_answers 1",

@@ -13,6 +13,7 @@ use std::time::Duration;
 use axum::http::{HeaderMap, HeaderValue};
 use innkeeper_actors::ports::{Answer, NewRequest, OpenRoom, RequestStream, RouterPort};
 use innkeeper_engine::text::ByteTokenizer;
+use innkeeper_node::config::OnFailureRoutes;
 use innkeeper_node::convert::Wire;
 use innkeeper_room::ledger::router::AbortAnswer;
 use innkeeper_room::{Attempt, Incarnation, Millis, RequestKey, RoomId, RoomSpec, Settings};
@@ -56,6 +57,7 @@ thread_local! {
         model: Model { id: "tiny".to_owned(), aliases: Vec::new(), created: 1 },
         limits: Limits::new(CONTEXT, VOCABULARY, 64),
         settings: Settings::default(),
+        on_failure: OnFailureRoutes::default(),
         keep_alive: Duration::from_secs(5),
         ready: Arc::new(|| true),
         metrics: Arc::new(NoMetrics),

@@ -173,6 +173,10 @@ impl Draft {
             model: Some(state.model.id.clone()),
             work,
             max_tokens,
+            on_failure: match self.route {
+                Route::Chat => state.on_failure.chat,
+                Route::Completions => state.on_failure.completions,
+            },
         };
         let wanted = Wanted {
             stops: self.common.stops.clone(),

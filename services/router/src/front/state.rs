@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use innkeeper_actors::ports::RouterPort;
 use innkeeper_engine::text::Tokenizer;
+use innkeeper_node::config::OnFailureRoutes;
 use innkeeper_room::Settings;
 
 /// Everything the front door needs. Cheap to clone.
@@ -20,6 +21,8 @@ pub struct FrontState {
     pub limits: Limits,
     /// The protocol's bounds; the front uses `client_stall`, `request_timeout`, `grace` and the TTL.
     pub settings: Settings,
+    /// What becomes of a stream whose room is lost.
+    pub on_failure: OnFailureRoutes,
     /// How often a silent stream is looked at: a comment is sent only if tokens came since the last look.
     pub keep_alive: Duration,
     /// Whether at least one prefill and one decode worker serve.

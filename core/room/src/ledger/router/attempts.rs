@@ -2,7 +2,7 @@
 
 use super::admission::retry_after_spent;
 use super::placement::Placement;
-use super::{Effect, Ledger, Outcome, Side, Timer};
+use super::{Effect, Ledger, OnFailure, Outcome, Side, Timer};
 use crate::ids::{Incarnation, RequestKey, RoomId};
 use crate::message::Refusal;
 use crate::planted;
@@ -170,7 +170,9 @@ impl Ledger {
         let Some(request) = self.request_mut(key) else { return };
         request.failed(pair, reason, blame);
         let covered = !planted::retry_covers_handshake_only() || reason == Reason::HandshakeTimeout;
+        let migrates = request.passed == 0 || request.arrival.on_failure == OnFailure::Migrate;
         let retry = covered
+            && migrates
             && request.arrival.pair.is_none()
             && reason.may_retry()
             && request.spent < max_attempts

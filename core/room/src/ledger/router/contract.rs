@@ -16,6 +16,27 @@ pub enum Side {
     Decode,
 }
 
+/// What follows when a request's room is lost after its first token has passed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum OnFailure {
+    /// The answer is carried on elsewhere: prompt and passed tokens are computed again, and the next token follows.
+    #[default]
+    Migrate,
+    /// The request fails with the room's reason.
+    Fail,
+}
+
+impl OnFailure {
+    /// As configuration has it.
+    #[must_use]
+    pub const fn label(self) -> &'static str {
+        match self {
+            Self::Migrate => "migrate",
+            Self::Fail => "fail",
+        }
+    }
+}
+
 /// A request at the door.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Arrival {
@@ -31,6 +52,8 @@ pub struct Arrival {
     pub prompt_tokens: u32,
     /// Tokens that may be produced.
     pub max_tokens: u32,
+    /// What follows when its room is lost after the first token.
+    pub on_failure: OnFailure,
     /// A canary: it goes to this pair (prefill, decode), is tried once, and is no client's.
     pub pair: Option<(Incarnation, Incarnation)>,
 }

@@ -8,6 +8,7 @@ use axum::http::{HeaderMap, Method, Request, StatusCode};
 use axum::response::Response;
 use innkeeper_actors::ports::{Answer, NewRequest, RequestControl, RequestEvent, RequestStream, RouterPort};
 use innkeeper_engine::text::{ByteTokenizer, Tokenizer};
+use innkeeper_node::config::OnFailureRoutes;
 use innkeeper_room::ledger::router::{AbortAnswer, Outcome};
 use innkeeper_room::{Attempt, Blame, Incarnation, Millis, Reason, RequestKey, RoomId, Settings, Token};
 use serde_json::Value;
@@ -183,6 +184,7 @@ pub(super) fn state(router: &Arc<FakeRouter>) -> FrontState {
             ..Limits::new(512, 260, 64)
         },
         settings: Settings::default(),
+        on_failure: OnFailureRoutes::default(),
         keep_alive: Duration::from_secs(5),
         ready: Arc::new(|| true),
         metrics: Arc::clone(router) as Arc<dyn Metrics>,

@@ -199,6 +199,7 @@ fn arrival(key: u64) -> Arrival {
         model: Some("m".into()),
         prompt_tokens: 20,
         max_tokens: 5,
+        on_failure: OnFailure::Migrate,
         pair: None,
     }
 }

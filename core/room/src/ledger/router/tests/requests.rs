@@ -349,6 +349,58 @@ fn a_mute_decode_worker_takes_no_places_at_prefill() {
     assert_eq!(begun(&bench.arrive(5)).decode, D2);
 }
 
+/// The room has its verdict and blame is awaited; what it still says reaches nobody, also before the next room speaks.
+#[test]
+fn a_room_that_has_failed_is_not_listened_to_any_more() {
+    let mut bench = Bench::four();
+    let room = bench.decoding(1).room;
+    bench.tokens(room, 0, 1);
+    let limit = bench.now + Millis(60_000);
+    while bench.ledger.rooms.get(&room).is_some_and(Room::is_live) {
+        assert!(bench.now < limit, "it stalls");
+        bench.pass(50);
+    }
+    assert!(bench.ledger.rooms.contains_key(&room), "blame is awaited");
+    let effects = bench.tokens(room, 1, 1);
+    let passed = effects.iter().any(|effect| matches!(effect, Effect::Pass { .. }));
+    assert!(!passed, "I10: two would speak: {effects:?}");
+    assert!(matches!(tells(&effects, Side::Decode)[..], [ToWorker::Verdict(_)]));
+}
+
+/// The policy is about what the client has seen: before the first token another attempt shows it nothing.
+#[test]
+fn a_request_that_is_not_to_migrate_fails_after_its_first_token_alone() {
+    let lose = |bench: &mut Bench, room, key| {
+        let mut effects = bench.on(Event::StreamEnded {
+            room,
+            side: Side::Decode,
+            broken: true,
+        });
+        effects.extend(bench.pass(300));
+        (
+            begins(&effects),
+            answers(&effects).iter().any(|(request, _)| *request == RequestKey(key)),
+        )
+    };
+    for (tokens, next_attempt) in [(0, true), (1, false)] {
+        let mut bench = Bench::four();
+        let arrival = Arrival {
+            on_failure: OnFailure::Fail,
+            ..arrival(1)
+        };
+        let room = begun(&bench.on(Event::Arrive(arrival))).room;
+        bench.admit(room);
+        bench.say(room, Side::Prefill, FromWorker::Started(Epoch(1)));
+        bench.say(room, Side::Decode, FromWorker::Committed);
+        bench.tokens(room, 0, tokens);
+        assert_eq!(
+            lose(&mut bench, room, 1),
+            (next_attempt, !next_attempt),
+            "after {tokens} tokens"
+        );
+    }
+}
+
 #[test]
 fn the_next_attempt_goes_elsewhere_and_goes_on_where_the_gate_stands() {
     let mut bench = Bench::four();
