@@ -17,7 +17,7 @@ export INNKEEPER_TEST_PYTHON ?= $(CURDIR)/.cache/venv/bin/python
 SHELL := /bin/bash
 
 .DEFAULT_GOAL := help
-.PHONY: help serve test verify fuzz build lint bench bench-faults clean setup-serve setup-test
+.PHONY: help serve test verify fuzz build lint bench bench-faults bench-front clean setup-serve setup-test
 # The steps of a goal are in order, whatever -j says.
 .NOTPARALLEL:
 
@@ -30,6 +30,7 @@ help:
 	@echo 'make lint    formatter and lints alone'
 	@echo 'make bench   measure: the whole path, and the data plane against plain TCP'
 	@echo 'make bench-faults  measure: each fault, what the client saw, seconds until it is over (BENCH_RUNS=20 of each)'
+	@echo 'make bench-front  measure: CPU and latency of the front door beside a bare forwarder'
 	@echo 'make clean   remove what was built and the Python of the tests; models that were fetched stay'
 
 serve: setup-serve
@@ -60,7 +61,7 @@ verify: setup-test
 	    --exact one_fault three_faults in_silence_everybodys_own_timers_end_everything
 	SIM_RUNS=$(SIM_RUNS) cargo test $(CARGO_FLAGS) --workspace --test simulation -- --nocapture
 	cargo build $(CARGO_FLAGS) --workspace --bins
-	INNKEEPER_VERIFY=1 cargo test $(CARGO_FLAGS) --workspace --test layers --test links --test etcd --test messages --test pages
+	INNKEEPER_VERIFY=1 cargo test $(CARGO_FLAGS) --workspace --test layers --test links --test etcd --test messages --test pages --test migration
 	SOAK_SECONDS=$(SOAK_SECONDS) cargo test $(CARGO_FLAGS) --workspace --test soak -- --nocapture
 	$(MAKE) fuzz FUZZ_SECONDS=$(FUZZ_SECONDS)
 
@@ -82,6 +83,11 @@ bench: setup-serve
 bench-faults: setup-test
 	cargo build $(CARGO_FLAGS) --workspace --bins
 	BENCH_RUNS=$(BENCH_RUNS) cargo test $(CARGO_FLAGS) --workspace --test bench_faults -- --ignored --nocapture
+
+# What the front door costs beside a bare forwarder: the tables of docs/performance.md.
+bench-front: setup-test
+	cargo build $(CARGO_FLAGS) --release --workspace --bins
+	cargo bench $(CARGO_FLAGS) --workspace --bench front_door
 
 clean:
 	cargo clean

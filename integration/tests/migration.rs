@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use innkeeper_integration::{Cluster, Options, Stopped, Stream, completion, oracle, within};
+use innkeeper_integration::{Cluster, Options, Stopped, Stream, completion, oracle, verify_everything, within};
 use serde_json::{Value, json};
 
 const SOON: Duration = Duration::from_secs(30);
@@ -25,11 +25,7 @@ fn options() -> Options {
 
 /// How many streams must have been carried on.
 fn wanted() -> usize {
-    if std::env::var_os("INNKEEPER_VERIFY").is_some() {
-        100
-    } else {
-        8
-    }
+    if verify_everything() { 100 } else { 8 }
 }
 
 /// All that a client gets of one choice.
