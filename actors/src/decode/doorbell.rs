@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use innkeeper_room::{Epoch, HelloReply, Incarnation, Millis, RoomId, SlabError, SlabId, SlabSource};
-use innkeeper_transfer::{Backend, Dial, SendEvent};
+use innkeeper_transfer::{Backend, Dial, SendEvent, SendSession};
 use tokio::time::Instant;
 
 /// Whether the data plane answers; what the ledger's look at the engine asks for.
@@ -66,9 +66,17 @@ impl Doorbell {
             decode: self.own,
         };
         let (session, mut events) = self.backend.dial(dial, Arc::new(NoPages));
-        let answered = matches!(events.recv().await, Some(SendEvent::Reply(HelloReply::Unknown)));
-        session.kill();
-        answered
+        // Also when nobody answers in time, which ends this here.
+        let _hangs_up = HangsUp(session);
+        matches!(events.recv().await, Some(SendEvent::Reply(HelloReply::Unknown)))
+    }
+}
+
+struct HangsUp(Arc<dyn SendSession>);
+
+impl Drop for HangsUp {
+    fn drop(&mut self) {
+        self.0.kill();
     }
 }
 
