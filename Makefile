@@ -10,7 +10,7 @@ CARGO_BIN := $(or $(CARGO_HOME),$(HOME)/.cargo)/bin
 export PATH := $(CARGO_BIN):$(PATH)
 export ARGS
 
-# The Python that the tests of the API use, with OpenAI's client in it; setup.sh makes it.
+# The Python that the tests of the API use, with the clients of others in it; setup.sh makes it.
 export INNKEEPER_TEST_PYTHON ?= $(CURDIR)/.cache/venv/bin/python
 
 # For `set -o pipefail`.

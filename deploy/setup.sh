@@ -14,8 +14,8 @@ set -euo pipefail
 readonly RUST_OLDEST=1.88
 readonly RUST_INSTALLED=1.95.0
 readonly RUSTUP_URL=https://sh.rustup.rs
-# The client library that the API is tested with.
-readonly OPENAI_VERSION=3.57.0
+# What the API is tested with: two client libraries, and what holds it against its OpenAPI document.
+readonly PYTHON_PACKAGES=(openai==3.57.0 litellm==1.110.2 schemathesis==4.32.5)
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 readonly root
@@ -164,21 +164,25 @@ ensure_lint_tools() {
     done
 }
 
-# === Python, for the tests of the API with OpenAI's own client ===
+# === Python, for the tests of the API with the clients of others ===
 
-has_openai() {
-    local program='import sys; from importlib.metadata import version; sys.exit(version("openai") != sys.argv[1])'
-    "$venv/bin/python" -c "$program" "$OPENAI_VERSION" >/dev/null 2>&1
+has_python_packages() {
+    local program='import sys; from importlib.metadata import version
+pins = dict(pin.split("==") for pin in sys.argv[1:])
+sys.exit(any(version(name) != pin for name, pin in pins.items()))'
+    "$venv/bin/python" -c "$program" "${PYTHON_PACKAGES[@]}" >/dev/null 2>&1
 }
 
 ensure_python() {
-    has_openai && return 0
-    say "installing openai $OPENAI_VERSION for Python, into .cache/venv of this checkout"
+    has_python_packages && return 0
+    say "installing ${PYTHON_PACKAGES[*]} for Python, into .cache/venv of this checkout (some 320 MB, about a minute)"
     mkdir -p "$root/.cache"
     venv_is_whole || python3 -m venv --clear "$venv" || fail "python3 -m venv failed; install python3-venv"
-    "$venv/bin/python" -m pip install --quiet --disable-pip-version-check "openai==$OPENAI_VERSION" ||
-        fail "pip could not install openai $OPENAI_VERSION; check the network and pip's index"
-    has_openai || fail "openai $OPENAI_VERSION is not found by $venv/bin/python; remove .cache/venv and run this again"
+    # Most of what they bring is never imported here.
+    "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-compile "${PYTHON_PACKAGES[@]}" ||
+        fail "pip could not install ${PYTHON_PACKAGES[*]}; check the network and pip's index"
+    has_python_packages ||
+        fail "${PYTHON_PACKAGES[*]} are not all found by $venv/bin/python; remove .cache/venv and run this again"
 }
 
 main() {

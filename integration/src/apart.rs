@@ -77,7 +77,7 @@ fn launch(options: &Options, net: &Net, name: &str, etcd: &str) -> Launch {
 }
 
 /// Says that the running test is skipped and why, past the test harness, which would swallow it; and counts.
-fn skipped(why: &str) {
+pub fn skipped(why: &str) {
     static SKIPPED: AtomicU32 = AtomicU32::new(0);
     let count = SKIPPED.fetch_add(1, Ordering::Relaxed) + 1;
     let thread = std::thread::current();

@@ -11,6 +11,8 @@
 //! kit       the fault kit: what a test does to a running cluster
 //! process   the program, its children, signals, and their end
 //! client    OpenAI requests as a client sends them, streams included
+//! rpc       the same over gRPC
+//! python    the clients of others
 //! metrics   a scrape, parsed
 //! oracle    nothing is left behind: the check after every test
 //! wait      for a condition, with a limit
@@ -27,10 +29,13 @@ mod netns;
 mod options;
 mod oracle;
 mod process;
+mod python;
 mod questions;
+/// The gRPC service as its clients use it.
+pub mod rpc;
 mod wait;
 
-pub use apart::ETCD;
+pub use apart::{ETCD, skipped};
 pub use client::{Answer, Client, Stream, completion};
 pub use cluster::Cluster;
 pub use kit::Stopped;
@@ -39,5 +44,6 @@ pub use netns::{Link, Net, TEST};
 pub use options::Options;
 pub use oracle::oracle;
 pub use process::{program, signal};
+pub use python::python;
 pub use questions::Room;
 pub use wait::{enough_of, until, verify_everything, within};

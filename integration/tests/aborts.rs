@@ -1,10 +1,11 @@
-//! Aborts: before the request arrives, in every phase, after the end; and clients that leave. One verdict, nothing leaked.
+//! Aborts: before the request arrives, in every phase, after the end. One verdict, nothing leaked. (`leaving.rs`: clients that
+//! leave.)
 
 #![allow(clippy::unwrap_used, reason = "the helpers of tests fail as tests do")]
 
 use std::time::Duration;
 
-use innkeeper_integration::{Answer, Cluster, Options, completion, oracle, until, within};
+use innkeeper_integration::{Answer, Cluster, Options, completion, oracle, within};
 use serde_json::Value;
 use tokio::task::JoinHandle;
 
@@ -141,51 +142,4 @@ async fn an_abort_after_the_end_says_so_and_changes_nothing() {
     assert_eq!(router.sum("innkeeper_tombstones", &[]), 0.0);
     assert_eq!(router.sum("innkeeper_rooms_ended_total", &[("reason", "done")]), 1.0);
     oracle(&cluster).await;
-}
-
-#[tokio::test]
-async fn a_client_that_leaves_aborts_in_every_phase() {
-    let cluster = Cluster::start(slow()).await;
-    for (phase, body) in phases() {
-        for streamed in [false, true] {
-            let crowd = Crowd::gather(&cluster, phase).await;
-            let (client, body) = (cluster.client.clone(), body.clone());
-            let asking = tokio::spawn(async move {
-                if streamed {
-                    let mut stream = client.stream(PATH, None, &body).await.unwrap();
-                    drop(stream.rest().await);
-                } else {
-                    client.post(PATH, &body).await;
-                }
-            });
-            let room = cluster.wait_phase(phase, SOON).await.room;
-            // Its connection closes with it.
-            asking.abort();
-            until(
-                AT_ONCE,
-                &format!("the room of a client that left while {phase} ends"),
-                || async {
-                    let rooms = cluster.router_rooms().await?;
-                    if rooms.iter().all(|row| row.room != room) {
-                        Ok(())
-                    } else {
-                        Err(format!("{rooms:?}"))
-                    }
-                },
-            )
-            .await;
-            crowd.leave(&cluster).await;
-            oracle(&cluster).await;
-        }
-    }
-    let router = cluster.metrics_of("router").await;
-    let reasons = router.sum(
-        "innkeeper_rooms_ended_total",
-        &[("reason", "aborted"), ("blame", "nobody")],
-    );
-    assert_eq!(
-        reasons,
-        router.sum("innkeeper_rooms_ended_total", &[]),
-        "nothing failed in another way"
-    );
 }

@@ -149,16 +149,6 @@ pub struct CountingListener {
     connections: Connections,
 }
 
-/// Who is at the other end of a connection that was accepted here.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Peer(pub SocketAddr);
-
-impl axum::extract::connect_info::Connected<axum::serve::IncomingStream<'_, CountingListener>> for Peer {
-    fn connect_info(stream: axum::serve::IncomingStream<'_, CountingListener>) -> Self {
-        Self(*stream.remote_addr())
-    }
-}
-
 impl CountingListener {
     /// Listens at `addr`; port 0 takes a free one.
     ///
@@ -215,19 +205,6 @@ impl CountingListener {
             let (connection, _) = listener.next().await;
             Some((Ok(connection), listener))
         })
-    }
-}
-
-impl axum::serve::Listener for CountingListener {
-    type Io = Counted;
-    type Addr = SocketAddr;
-
-    async fn accept(&mut self) -> (Self::Io, Self::Addr) {
-        self.next().await
-    }
-
-    fn local_addr(&self) -> io::Result<Self::Addr> {
-        self.addr()
     }
 }
 

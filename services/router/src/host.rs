@@ -97,13 +97,17 @@ pub async fn start(ground: Ground, model: Arc<Model>, tasks: Tasks) -> Result<Ru
 
     let stop = CancellationToken::new();
     let state = front_state(&node, &model, &config, &view, metering);
+    let (health, health_service) = grpc::health::<RouterServer<RouterService>>().await;
+    let health = health.also(front::grpc::SERVICE);
+    let public = front::grpc::routes(state.clone()).map_err(|error| StartError::Contract(error.to_string()))?;
     let pages = http::endpoints(Arc::clone(&view) as Arc<dyn NodeView>, metrics)
         .merge(faults.routes())
+        .merge(public)
+        .merge(front::grpc::route(health_service.clone()))
         .merge(front::routes(state))
         .merge(nodes::routes(Arc::clone(&node), Arc::clone(&view) as Arc<dyn NodeView>));
     let grace = config.settings.grace.duration();
     let service = RouterService::new(Arc::clone(&node));
-    let (health, health_service) = grpc::health::<RouterServer<RouterService>>().await;
     let routes = Routes::new(RouterServer::new(service)).add_service(health_service);
     spawn_servers(&tasks, &config, (http, pages), (control, routes), &stop, grace)?;
     let watch = watch_health(health, Arc::clone(&view), config.settings.report_period.duration());
@@ -177,11 +181,7 @@ fn spawn_servers(
             tracing::error!(%error, "the control plane ended");
         }
     };
-    let pages = async move {
-        if let Err(error) = http::serve(http, pages, http_stop, grace).await {
-            tracing::error!(%error, "the HTTP front ended");
-        }
-    };
+    let pages = async move { http::serve(http, pages, http_stop, grace).await };
     tasks
         .spawn_watching("control_server", grpc)
         .map_err(|_| StartError::Stopping)?;

@@ -14,7 +14,7 @@ const READINESS: &str = "readiness";
 #[derive(Clone, Debug)]
 pub struct Health {
     reporter: HealthReporter,
-    service: &'static str,
+    services: Vec<&'static str>,
 }
 
 /// The health service of a node whose own service is `S`, and the handle that tells it. Begins alive and not ready.
@@ -22,7 +22,7 @@ pub async fn health<S: NamedService>() -> (Health, HealthServer<impl HealthApi>)
     let (reporter, server) = tonic_health::server::health_reporter();
     let health = Health {
         reporter,
-        service: S::NAME,
+        services: vec![S::NAME],
     };
     health.set_alive(true).await;
     health.set_ready(false).await;
@@ -30,16 +30,23 @@ pub async fn health<S: NamedService>() -> (Health, HealthServer<impl HealthApi>)
 }
 
 impl Health {
+    /// It is asked for another service too.
+    #[must_use]
+    pub fn also(mut self, service: &'static str) -> Self {
+        self.services.push(service);
+        self
+    }
+
     /// Whether the process is as it should be; not so if it is fenced or its ledger does not answer.
     pub async fn set_alive(&self, alive: bool) {
         self.reporter.set_service_status(LIVENESS, status(alive)).await;
     }
 
-    /// Whether new work may be sent here; not so while starting or draining. Answers ``, `readiness` and the service's
-    /// own name.
+    /// Whether new work may be sent here; not so while starting or draining. Answers ``, `readiness` and the services'
+    /// own names.
     pub async fn set_ready(&self, ready: bool) {
-        for name in ["", READINESS, self.service] {
-            self.reporter.set_service_status(name, status(ready)).await;
+        for name in ["", READINESS].iter().chain(&self.services) {
+            self.reporter.set_service_status(*name, status(ready)).await;
         }
     }
 }

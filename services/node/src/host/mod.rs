@@ -61,6 +61,9 @@ pub enum StartError {
     /// No ids could be made.
     #[error(transparent)]
     Random(#[from] RandomError),
+    /// What was built into the program is broken.
+    #[error("the contract of the gRPC API cannot be read ({0}); build the program anew")]
+    Contract(String),
     /// The node is asked to stop already.
     #[error("the node was asked to stop before it had started")]
     Stopping,

@@ -183,9 +183,7 @@ impl Servers {
             }
         };
         let pages = async move {
-            if let Err(error) = http::serve(http, endpoints, stop, grace).await {
-                tracing::error!(%error, "the HTTP endpoints ended");
-            }
+            http::serve(http, endpoints, stop, grace).await;
         };
         tasks.spawn("control_server", grpc).map_err(|_| StartError::Stopping)?;
         tasks.spawn("http_server", pages).map_err(|_| StartError::Stopping)

@@ -11,24 +11,38 @@
 #[cfg(test)]
 mod tests;
 
-use std::io;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::extract::{ConnectInfo, Request, State};
+use axum::extract::{ConnectInfo, State};
 use axum::http::StatusCode;
 use axum::http::header::CONTENT_TYPE;
-use axum::middleware::map_request;
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::{Json, Router};
+use hyper::body::Incoming;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::server::conn::auto::Builder;
+use hyper_util::server::graceful::GracefulShutdown;
+use hyper_util::service::TowerToHyperService;
 use serde_json::json;
+use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
+use tower::ServiceExt;
 
 use crate::grpc::finish_within;
 use crate::metrics::{self, LEDGER_DEADLINE, NodeMetrics};
-use crate::net::{CountingListener, Peer};
+use crate::net::CountingListener;
 use crate::view::{NodeState, NodeView};
+
+/// HTTP/2: between two pings, and for the answer to one.
+const PING_INTERVAL: Duration = Duration::from_secs(10);
+const PING_TIMEOUT: Duration = Duration::from_secs(10);
+/// Requests of one HTTP/2 connection at once; the router has limits of its own for all of them.
+const STREAMS: u32 = 1024;
+/// What the HTTP/2 library takes of headers; the router's own limit is lower, and says what was too much.
+const HEADER_LIST_BYTES: u32 = 64 << 10;
 
 #[derive(Clone)]
 struct Node {
@@ -48,32 +62,58 @@ pub fn endpoints(view: Arc<dyn NodeView>, metrics: Arc<NodeMetrics>) -> Router {
 }
 
 /// Serves `router` until `stop`; then no connection is accepted, and what runs may finish within `limit`, after which
-/// all connections are broken.
-///
-/// # Errors
-/// If serving fails as a whole.
-pub async fn serve(
-    listener: CountingListener,
-    router: Router,
-    stop: CancellationToken,
-    limit: Duration,
-) -> io::Result<()> {
+/// all connections are broken. HTTP/1 and HTTP/2 (without TLS) alike: the first bytes of a connection tell.
+pub async fn serve(listener: CountingListener, router: Router, stop: CancellationToken, limit: Duration) {
     let connections = listener.connections().clone();
-    let service = router
-        .layer(map_request(known_peer))
-        .into_make_service_with_connect_info::<Peer>();
-    let serving = axum::serve(listener, service).with_graceful_shutdown(stop.clone().cancelled_owned());
-    finish_within(serving.into_future(), stop, limit, &connections)
-        .await
-        .unwrap_or(Ok(()))
+    let serving = serve_all(listener, router, stop.clone());
+    // `None`: they had to be broken.
+    let _ = finish_within(serving, stop, limit, &connections).await;
 }
 
-/// Handlers ask for the address itself, whatever the listener is.
-async fn known_peer(mut request: Request) -> Request {
-    if let Some(ConnectInfo(Peer(addr))) = request.extensions().get::<ConnectInfo<Peer>>().copied() {
-        request.extensions_mut().insert(ConnectInfo(addr));
+async fn serve_all(mut listener: CountingListener, router: Router, stop: CancellationToken) {
+    let builder = connections();
+    let graceful = GracefulShutdown::new();
+    // Owned here: they end with this future at the latest.
+    let mut serving = JoinSet::new();
+    loop {
+        let (connection, peer) = tokio::select! {
+            biased;
+            () = stop.cancelled() => break,
+            accepted = listener.next() => accepted,
+        };
+        let from = move |mut request: hyper::Request<Incoming>| {
+            request.extensions_mut().insert(ConnectInfo::<SocketAddr>(peer));
+            request
+        };
+        let service = TowerToHyperService::new(router.clone().map_request(from));
+        let connection = builder.serve_connection(TokioIo::new(connection), service);
+        let connection = graceful.watch(connection.into_owned());
+        serving.spawn(async move {
+            if let Err(error) = connection.await {
+                // Clients leave as they like.
+                tracing::debug!(%error, "an HTTP connection broke");
+            }
+        });
+        while serving.try_join_next().is_some() {}
     }
-    request
+    drop(listener);
+    graceful.shutdown().await;
+}
+
+/// How connections are served. HTTP/1 keeps the library's defaults; HTTP/2 carries many requests of one client at once.
+fn connections() -> Builder<TokioExecutor> {
+    let mut builder = Builder::new(TokioExecutor::new());
+    builder
+        .http2()
+        .timer(TokioTimer::new())
+        // A client that is gone without a word is found, also while its request has nothing to say.
+        .keep_alive_interval(PING_INTERVAL)
+        .keep_alive_timeout(PING_TIMEOUT)
+        .max_concurrent_streams(STREAMS)
+        // The default of 20 closes the connection of a client that cancels many requests at once.
+        .max_pending_accept_reset_streams(STREAMS as usize)
+        .max_header_list_size(HEADER_LIST_BYTES);
+    builder
 }
 
 async fn scrape(State(node): State<Node>) -> Response {

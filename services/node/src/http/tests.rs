@@ -32,7 +32,7 @@ impl Served {
         let addr = listener.addr().unwrap();
         let tasks = Tasks::new();
         let stop = tasks.token().clone();
-        let serving = async move { serve(listener, router, stop, Duration::from_millis(200)).await.unwrap() };
+        let serving = async move { serve(listener, router, stop, Duration::from_millis(200)).await };
         tasks.spawn_watching("http_server", serving).unwrap();
         Self { addr, state, tasks }
     }

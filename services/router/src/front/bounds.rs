@@ -3,10 +3,11 @@
 use axum::body::{Body, Bytes};
 use axum::extract::Request;
 use axum::middleware::Next;
-use axum::response::{IntoResponse, Response};
+use axum::response::Response;
 use futures::StreamExt;
 
 use super::error::ApiError;
+use super::grpc::refuse;
 
 /// Most headers. The HTTP library takes 100, and says no more than a status beyond that.
 const MOST_HEADERS: usize = 64;
@@ -30,11 +31,11 @@ pub(super) async fn keep(request: Request, next: Next) -> Response {
             fields: MOST_HEADERS,
             bytes: HEADER_BYTES,
         };
-        return too_large.into_response();
+        return refuse(too_large, headers);
     }
     let path = request.uri().path_and_query().map_or(0, |path| path.as_str().len());
     if path > PATH_BYTES {
-        return ApiError::PathTooLong { limit: PATH_BYTES }.into_response();
+        return refuse(ApiError::PathTooLong { limit: PATH_BYTES }, headers);
     }
     next.run(request).await
 }

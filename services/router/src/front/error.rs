@@ -178,6 +178,34 @@ struct ErrorObject {
 }
 
 impl ApiError {
+    /// The codes of requests that never got as far as a room, with their statuses. Those of rooms are [`Reason::ALL`].
+    pub const CODES: &[(&str, u16)] = &[
+        ("invalid_json", 400),
+        ("invalid_body", 400),
+        ("missing_required_parameter", 400),
+        ("unknown_parameter", 400),
+        ("unsupported_parameter", 400),
+        ("invalid_type", 400),
+        ("invalid_value", 400),
+        ("empty_array", 400),
+        ("array_above_max_length", 400),
+        ("string_above_max_length", 400),
+        ("integer_below_min_value", 400),
+        ("integer_above_max_value", 400),
+        ("decimal_below_min_value", 400),
+        ("decimal_above_max_value", 400),
+        ("context_length_exceeded", 400),
+        ("model_not_found", 404),
+        ("unknown_path", 404),
+        ("method_not_allowed", 405),
+        ("body_timeout", 408),
+        ("body_too_large", 413),
+        ("path_too_long", 414),
+        ("headers_too_large", 431),
+        ("abort_refused", 429),
+        ("abort_unconfirmed", 503),
+    ];
+
     /// A field that is wrong.
     pub(crate) fn invalid(param: impl Into<String>, code: &'static str, message: impl Into<String>) -> Self {
         Self::Invalid {
@@ -247,6 +275,45 @@ impl ApiError {
         }
     }
 
+    /// `error.param`: the field that is wrong, as a path.
+    #[must_use]
+    pub fn param(&self) -> Option<String> {
+        match self {
+            Self::Invalid { param, .. } => param.clone(),
+            Self::ContextLength { param, .. } => Some((*param).to_owned()),
+            Self::ModelNotFound { .. } => Some("model".to_owned()),
+            _ => None,
+        }
+    }
+
+    /// The same about a field that has another name for this client.
+    pub(crate) fn renamed(self, from: &'static str, to: &'static str) -> Self {
+        let ends = |rest: &str| rest.is_empty() || rest.starts_with(['[', '.']);
+        match self {
+            Self::Invalid {
+                param: Some(param),
+                code,
+                message,
+            } if param.strip_prefix(from).is_some_and(ends) => Self::Invalid {
+                param: Some(param.replacen(from, to, 1)),
+                code,
+                message: message.replacen(&format!("`{from}"), &format!("`{to}"), 1),
+            },
+            Self::ContextLength {
+                param,
+                context,
+                prompt,
+                answer,
+            } if param == from => Self::ContextLength {
+                param: to,
+                context,
+                prompt,
+                answer,
+            },
+            other => other,
+        }
+    }
+
     /// The JSON of it.
     pub(crate) fn body(&self) -> ErrorBody {
         let kind = match self.status() {
@@ -254,17 +321,11 @@ impl ApiError {
             status if status.is_server_error() => "server_error",
             _ => "invalid_request_error",
         };
-        let param = match self {
-            Self::Invalid { param, .. } => param.clone(),
-            Self::ContextLength { param, .. } => Some((*param).to_owned()),
-            Self::ModelNotFound { .. } => Some("model".to_owned()),
-            _ => None,
-        };
         ErrorBody {
             error: ErrorObject {
                 message: self.to_string(),
                 kind,
-                param,
+                param: self.param(),
                 code: self.code(),
             },
         }

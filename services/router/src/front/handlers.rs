@@ -4,7 +4,7 @@ use std::hash::{BuildHasher, RandomState};
 use std::net::SocketAddr;
 use std::sync::{Arc, LazyLock};
 
-use axum::body::Bytes;
+use axum::body::{Body, Bytes};
 use axum::extract::{ConnectInfo, Path, Request, State};
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
@@ -12,15 +12,18 @@ use axum::routing::{get, post};
 use axum::{Extension, Json, Router, middleware};
 use innkeeper_room::ledger::router::AbortAnswer;
 
-use super::answer::Piece;
+use super::answer::{Finish, Piece, Renderer};
 use super::api::{AbortRequest, Aborted, ChatRequest, Common, CompletionRequest, Fields, ModelCard, ModelList};
 use super::bounds;
 use super::error::{ApiError, RoomFailure};
+use super::feed::Times;
+use super::grpc::refuse;
+use super::openapi;
 use super::plan::{Caller, Plan};
 use super::request_id::{self, RequestId, traceparent};
 use super::session::{Record, Session, Step};
 use super::state::{FrontState, Route};
-use super::stream::{self, Times};
+use super::stream;
 
 /// Bodies above this are encoded on a thread for blocking work: encoding takes about a millisecond per 10 KiB.
 const ENCODE_INLINE: usize = 16 << 10;
@@ -34,6 +37,7 @@ pub fn routes(state: FrontState) -> Router {
         .route("/v1/models", get(models))
         .route("/v1/models/{*id}", get(model))
         .route("/abort_request", post(abort))
+        .route("/openapi.json", get(document))
         .fallback(unknown_path)
         .method_not_allowed_fallback(wrong_method)
         .layer(middleware::from_fn(bounds::keep))
@@ -87,53 +91,65 @@ where
     F: FnOnce(&FrontState, &Caller, Fields) -> Result<Plan, ApiError> + Send + 'static,
 {
     let caller = caller(&request, id);
-    let mut record = Record::new(&state, route);
-    let planned = match read_body(&state, request).await {
-        Ok(body) => make_plan(&state, caller, body, plan).await,
+    let record = Record::new(&state, route);
+    let planned = match read_body(&state, request.into_body()).await {
+        Ok(body) => {
+            let size = body.len();
+            let plan = move |state: &FrontState, caller: &Caller| plan(state, caller, Fields::from_body(&body)?);
+            make_plan(&state, caller, size, plan).await
+        }
         Err(error) => Err(error),
     };
     match planned {
         Ok(plan) => run(&state, plan, record).await.unwrap_or_else(ApiError::into_response),
         Err(error) => {
-            record.report(error.outcome());
+            record.refused(&error);
             error.into_response()
         }
     }
 }
 
-async fn make_plan<F>(state: &Arc<FrontState>, caller: Caller, body: Bytes, plan: F) -> Result<Plan, ApiError>
+/// Plans a request of so many bytes.
+pub(super) async fn make_plan<F>(
+    state: &Arc<FrontState>,
+    caller: Caller,
+    size: usize,
+    plan: F,
+) -> Result<Plan, ApiError>
 where
-    F: FnOnce(&FrontState, &Caller, Fields) -> Result<Plan, ApiError> + Send + 'static,
+    F: FnOnce(&FrontState, &Caller) -> Result<Plan, ApiError> + Send + 'static,
 {
-    if body.len() <= ENCODE_INLINE {
-        return plan(state, &caller, Fields::from_body(&body)?);
+    if size <= ENCODE_INLINE {
+        return plan(state, &caller);
     }
     let state = Arc::clone(state);
     // Bounded by the size of a body; if the client leaves meanwhile the result is dropped.
-    let task = tokio::task::spawn_blocking(move || plan(&state, &caller, Fields::from_body(&body)?));
+    let task = tokio::task::spawn_blocking(move || plan(&state, &caller));
     task.await.unwrap_or_else(|error| {
         tracing::error!(%error, "planning a request died");
         Err(RoomFailure::internal().into())
     })
 }
 
+/// Submits the choices of a plan.
+pub(super) fn submit(state: &FrontState, plan: Plan, record: Record) -> (Session, Renderer) {
+    let prompt_tokens = plan.renderer.prompts.iter().map(|ids| ids.len() as u64).sum();
+    let session = Session::submit(state, plan.choices, prompt_tokens, record);
+    (session, plan.renderer)
+}
+
 /// Submits the choices and waits for the first token, or for all of them.
 async fn run(state: &FrontState, plan: Plan, record: Record) -> Result<Response, ApiError> {
-    let prompt_tokens = plan.renderer.prompts.iter().map(|ids| ids.len() as u64).sum();
-    let count = plan.choices.len();
-    let mut session = Session::submit(state, plan.choices, prompt_tokens, record);
-    if plan.stream {
-        let times = Times {
-            client_stall: state.settings.client_stall.duration(),
-            keep_alive: state.keep_alive,
-        };
+    let (count, stream) = (plan.choices.len(), plan.stream);
+    let (mut session, renderer) = submit(state, plan, record);
+    if stream {
         // The status is held back until there is something to say.
         return match session.next().await {
             Step::Failed(failure) => Err(failure.into()),
-            first => Ok(stream::respond(session, plan.renderer, first, times)),
+            first => Ok(stream::respond(session, renderer, first, Times::of(state))),
         };
     }
-    let mut answers: Vec<(Piece, Option<super::answer::Finish>)> = vec![(Piece::default(), None); count];
+    let mut answers: Vec<(Piece, Option<Finish>)> = vec![(Piece::default(), None); count];
     loop {
         match session.next().await {
             Step::Piece { choice, piece } => answers[choice].0.append(piece),
@@ -146,11 +162,15 @@ async fn run(state: &FrontState, plan: Plan, record: Record) -> Result<Response,
         .into_iter()
         .filter_map(|(piece, finish)| Some((piece, finish?)))
         .collect();
-    let body = plan.renderer.whole(answers, session.produced()).map_err(|error| {
+    let body = renderer.whole(answers, session.produced()).map_err(|error| {
         tracing::error!(%error, "an answer could not be written as JSON");
         RoomFailure::internal()
     })?;
     Ok(([(header::CONTENT_TYPE, "application/json")], body).into_response())
+}
+
+async fn document(State(state): State<Arc<FrontState>>) -> Json<serde_json::Value> {
+    Json(openapi::document(&state))
 }
 
 async fn models(State(state): State<Arc<FrontState>>) -> Json<ModelList> {
@@ -174,24 +194,30 @@ async fn abort(
     request: Request,
 ) -> Result<Json<Aborted>, ApiError> {
     let client = caller(&request, id).client;
-    let body = read_body(&state, request).await?;
+    let body = read_body(&state, request.into_body()).await?;
     let AbortRequest { rid } = AbortRequest::check(Fields::from_body(&body)?)?;
-    // The port answers within its own limit.
-    let status = match state.port.abort(rid.clone(), client).await {
-        Some(AbortAnswer::Accepted) => "accepted",
-        Some(AbortAnswer::Aborted) => "aborted",
-        Some(AbortAnswer::AlreadyEnded) => "already ended",
-        Some(AbortAnswer::Refused) => return Err(ApiError::AbortRefused),
-        None => return Err(ApiError::AbortUnconfirmed),
-    };
+    let status = abort_request(&state, &rid, client).await?;
     Ok(Json(Aborted { status, rid }))
 }
 
-async fn unknown_path(request: Request) -> ApiError {
-    ApiError::UnknownPath {
+/// Aborts what lives under a client's id, or will arrive under it: what became of that, in a word.
+pub(super) async fn abort_request(state: &FrontState, rid: &str, client: String) -> Result<&'static str, ApiError> {
+    // The port answers within its own limit.
+    match state.port.abort(rid.to_owned(), client).await {
+        Some(AbortAnswer::Accepted) => Ok("accepted"),
+        Some(AbortAnswer::Aborted) => Ok("aborted"),
+        Some(AbortAnswer::AlreadyEnded) => Ok("already ended"),
+        Some(AbortAnswer::Refused) => Err(ApiError::AbortRefused),
+        None => Err(ApiError::AbortUnconfirmed),
+    }
+}
+
+async fn unknown_path(request: Request) -> Response {
+    let unknown = ApiError::UnknownPath {
         method: request.method().to_string(),
         path: request.uri().path().to_owned(),
-    }
+    };
+    refuse(unknown, request.headers())
 }
 
 async fn wrong_method(request: Request) -> ApiError {
@@ -229,15 +255,16 @@ fn model_card(state: &FrontState, id: &str) -> ModelCard {
 }
 
 /// The whole body, within its size and time. The time is that of a stalled client: it owes the bytes.
-async fn read_body(state: &FrontState, request: Request) -> Result<Bytes, ApiError> {
+pub(super) async fn read_body(state: &FrontState, body: Body) -> Result<Bytes, ApiError> {
     let limit = state.settings.client_stall;
-    let body = bounds::body(request.into_body(), state.limits.max_body_bytes);
+    let body = bounds::body(body, state.limits.max_body_bytes);
     tokio::time::timeout(limit.duration(), body)
         .await
         .map_err(|_| ApiError::BodyTimeout { limit })?
 }
 
-fn caller(request: &Request, id: RequestId) -> Caller {
+/// Who sent a request.
+pub(super) fn caller(request: &Request, id: RequestId) -> Caller {
     /// Keys are never kept, only told apart; the hash is of this process alone.
     static KEYS: LazyLock<RandomState> = LazyLock::new(RandomState::new);
     let key = request

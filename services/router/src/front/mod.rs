@@ -5,8 +5,11 @@
 //! api        what clients write and read: requests checked field by field, answers as serde types
 //! plan       a checked request → prompts as token ids and what each choice asks of the router
 //! session    the rooms behind one HTTP request: tokens in, pieces of text and ends out
+//! feed       a session's way to a client that reads as it can
 //! answer     tokens → text (characters and stop strings never cut wrongly), and text → JSON or server-sent events
 //! handlers   one function per route
+//! grpc       the same over gRPC
+//! openapi    the HTTP API as a document
 //! bounds     how large a request's head and body may be
 //! request_id the client's `x-request-id`, on every answer
 //! error      every refusal and failure, in OpenAI's shape
@@ -25,10 +28,13 @@ mod answer;
 mod api;
 mod bounds;
 mod error;
+mod feed;
 #[cfg(feature = "testing")]
 #[doc(hidden)]
 pub mod fuzz;
+pub mod grpc;
 mod handlers;
+mod openapi;
 mod plan;
 mod request_id;
 mod session;

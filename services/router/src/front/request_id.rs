@@ -5,9 +5,10 @@ use std::sync::Arc;
 use axum::extract::Request;
 use axum::http::{HeaderMap, HeaderName, HeaderValue};
 use axum::middleware::Next;
-use axum::response::{IntoResponse, Response};
+use axum::response::Response;
 
 use super::error::ApiError;
+use super::grpc::refuse;
 
 pub(crate) const X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
@@ -27,7 +28,7 @@ pub(crate) async fn attach(mut request: Request, next: Next) -> Response {
     let value = HeaderValue::from_str(&id).ok();
     request.extensions_mut().insert(RequestId(id.into()));
     let mut response = match wrong {
-        Some(error) => error.into_response(),
+        Some(error) => refuse(error, request.headers()),
         None => next.run(request).await,
     };
     if let Some(value) = value {

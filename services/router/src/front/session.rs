@@ -97,6 +97,18 @@ impl Record {
     }
 }
 
+impl Record {
+    /// The request never got as far as a room, or failed there.
+    pub(crate) fn refused(mut self, error: &ApiError) {
+        self.report(error.outcome());
+    }
+
+    /// Somebody else reports the request.
+    pub(crate) fn dismiss(mut self) {
+        self.reported = true;
+    }
+}
+
 impl Drop for Record {
     fn drop(&mut self) {
         self.report(Reason::Aborted.code());

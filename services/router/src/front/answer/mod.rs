@@ -4,5 +4,5 @@ mod assembler;
 mod renderer;
 mod stops;
 
-pub(crate) use assembler::{Assembler, Finish, Piece, Wanted};
+pub(crate) use assembler::{Assembler, Finish, Piece, Shown, Wanted};
 pub(crate) use renderer::{DONE, Renderer, Shape, event};

@@ -254,7 +254,8 @@ impl Renderer {
         self.include_usage.then_some(None)
     }
 
-    fn usage(&self, completion_tokens: u64) -> Usage {
+    /// What was counted.
+    pub(crate) fn usage(&self, completion_tokens: u64) -> Usage {
         let prompt_tokens = self.prompts.iter().map(|ids| ids.len() as u64).sum();
         Usage {
             prompt_tokens,
@@ -263,7 +264,8 @@ impl Renderer {
         }
     }
 
-    fn echo(&self, choice: usize) -> &str {
+    /// What a choice begins with: its prompt's text, or nothing.
+    pub(crate) fn echo(&self, choice: usize) -> &str {
         match &self.shape {
             Shape::Completion { echo: Some(texts) } => self
                 .prompt_of
@@ -314,7 +316,8 @@ impl Renderer {
         lists
     }
 
-    fn logprob(&self, id: u32, logprob: f32) -> TokenLogprob {
+    /// A token as clients read it.
+    pub(crate) fn logprob(&self, id: u32, logprob: f32) -> TokenLogprob {
         let (token, bytes) = self.tokenizer.token_text(id);
         // JSON has no infinity; this is what OpenAI writes for a token that cannot come.
         TokenLogprob {

@@ -2,8 +2,8 @@
 
 use serde_json::Value;
 
-use super::common::is_false;
 use super::fields::{Fields, wrong_type};
+use super::harmless::{Harmless, Pass};
 use crate::front::error::ApiError;
 
 /// A checked abort.
@@ -12,6 +12,9 @@ pub(crate) struct AbortRequest {
     /// The client's id of the request: its `x-request-id`.
     pub(crate) rid: String,
 }
+
+/// Known, not supported, and harmless with these values.
+pub(crate) const HARMLESS: &[Harmless] = &[("abort_all", Pass::False), ("abort_message", Pass::Text)];
 
 impl AbortRequest {
     /// Checks an abort.
@@ -26,7 +29,7 @@ impl AbortRequest {
             Value::String(rid) => rid,
             other => return Err(wrong_type("rid", "a string", &other)),
         };
-        fields.harmless(&[("abort_all", is_false), ("abort_message", Value::is_string)])?;
+        fields.harmless(HARMLESS)?;
         fields.finish()?;
         Ok(Self { rid })
     }

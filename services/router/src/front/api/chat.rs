@@ -3,8 +3,9 @@
 use innkeeper_engine::text::Message;
 use serde_json::Value;
 
-use super::common::{Common, is_empty, is_false, is_true, take_max_tokens};
-use super::fields::{Fields, Harmless, wrong_type};
+use super::common::{Common, take_max_tokens};
+use super::fields::{Fields, wrong_type};
+use super::harmless::{Harmless, Pass};
 use crate::front::error::ApiError;
 use crate::front::state::Limits;
 
@@ -19,39 +20,35 @@ pub(crate) struct ChatRequest {
 }
 
 /// Without tools there is nothing to choose from, so every plain way not to use them is harmless.
-const HARMLESS: &[Harmless] = &[
-    ("add_generation_prompt", is_true),
-    ("audio", |_| false),
-    ("chat_template_kwargs", is_empty),
-    ("continue_final_message", is_false),
-    ("documents", is_empty),
-    ("echo", is_false),
-    ("function_call", |value| value == "none" || value == "auto"),
-    ("functions", is_empty),
-    ("modalities", |value| {
-        value
-            .as_array()
-            .is_some_and(|list| list.len() == 1 && list[0] == "text")
-    }),
-    ("parallel_tool_calls", Value::is_boolean),
-    ("prediction", |_| false),
-    ("reasoning_effort", |value| value == "none"),
-    ("tool_choice", |value| value == "none" || value == "auto"),
-    ("tools", is_empty),
-    ("verbosity", |value| value == "medium"),
-    ("web_search_options", |_| false),
+pub(crate) const HARMLESS: &[Harmless] = &[
+    ("add_generation_prompt", Pass::True),
+    ("audio", Pass::Never),
+    ("chat_template_kwargs", Pass::Empty),
+    ("continue_final_message", Pass::False),
+    ("documents", Pass::Empty),
+    ("echo", Pass::False),
+    ("function_call", Pass::Words(&["none", "auto"])),
+    ("functions", Pass::Empty),
+    ("modalities", Pass::TextOnly),
+    ("parallel_tool_calls", Pass::Boolean),
+    ("prediction", Pass::Never),
+    ("reasoning_effort", Pass::Words(&["none"])),
+    ("tool_choice", Pass::Words(&["none", "auto"])),
+    ("tools", Pass::Empty),
+    ("verbosity", Pass::Words(&["medium"])),
+    ("web_search_options", Pass::Never),
 ];
 
 /// What a message that came out of an SDK may carry without saying anything.
-const HARMLESS_IN_MESSAGE: &[Harmless] = &[
-    ("annotations", is_empty),
-    ("audio", |_| false),
-    ("function_call", |_| false),
-    ("name", |_| false),
-    ("reasoning_content", |_| false),
-    ("refusal", |_| false),
-    ("tool_call_id", |_| false),
-    ("tool_calls", is_empty),
+pub(crate) const HARMLESS_IN_MESSAGE: &[Harmless] = &[
+    ("annotations", Pass::Empty),
+    ("audio", Pass::Never),
+    ("function_call", Pass::Never),
+    ("name", Pass::Never),
+    ("reasoning_content", Pass::Never),
+    ("refusal", Pass::Never),
+    ("tool_call_id", Pass::Never),
+    ("tool_calls", Pass::Empty),
 ];
 
 impl ChatRequest {

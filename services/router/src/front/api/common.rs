@@ -2,16 +2,17 @@
 
 use serde_json::Value;
 
-use super::fields::{Fields, Harmless, wrong_type};
+use super::fields::{Fields, wrong_type};
+use super::harmless::{Harmless, Pass};
 use crate::front::error::ApiError;
 use crate::front::state::Limits;
 
 /// OpenAI allows four.
-const MAX_STOPS: usize = 4;
+pub(crate) const MAX_STOPS: usize = 4;
 /// Longest stop string in bytes: text that may become one is held back.
-const LONGEST_STOP: usize = 1024;
+pub(crate) const LONGEST_STOP: usize = 1024;
 /// Most extra stop ids.
-const MAX_STOP_IDS: usize = 64;
+pub(crate) const MAX_STOP_IDS: usize = 64;
 
 /// The fields that both kinds of request have.
 #[derive(Clone, Debug, PartialEq)]
@@ -30,65 +31,49 @@ pub(crate) struct Common {
 }
 
 /// Known, not supported, and harmless with these values. `user` and the like are hints that change no answer.
-const HARMLESS: &[Harmless] = &[
-    ("allowed_token_ids", |_| false),
-    ("bad_words", is_empty),
-    ("cache_salt", |_| false),
-    ("chat_template", |_| false),
-    ("frequency_penalty", is_zero),
-    ("guided_choice", |_| false),
-    ("guided_grammar", |_| false),
-    ("guided_json", |_| false),
-    ("guided_regex", |_| false),
-    ("include_stop_str_in_output", is_false),
-    ("kv_transfer_params", |_| false),
-    ("length_penalty", is_one),
-    ("logit_bias", is_empty),
-    ("logits_processors", is_empty),
-    ("metadata", Value::is_object),
-    ("min_p", is_zero),
-    ("min_tokens", is_zero),
-    ("presence_penalty", is_zero),
-    ("priority", is_zero),
-    ("prompt_cache_key", Value::is_string),
-    ("prompt_cache_retention", |_| false),
-    ("prompt_logprobs", |_| false),
-    ("repetition_penalty", is_one),
-    ("request_id", |_| false),
-    ("response_format", |value| {
-        value.get("type").is_some_and(|kind| kind == "text")
-    }),
-    ("safety_identifier", Value::is_string),
-    ("service_tier", |value| value == "auto" || value == "default"),
-    ("skip_special_tokens", is_true),
-    ("spaces_between_special_tokens", is_true),
-    ("store", is_false),
-    ("structured_outputs", |_| false),
-    ("top_k", |value| value == -1 || value == 0),
-    ("truncate_prompt_tokens", |_| false),
-    ("use_beam_search", is_false),
-    ("user", Value::is_string),
+pub(crate) const HARMLESS: &[Harmless] = &[
+    ("allowed_token_ids", Pass::Never),
+    ("bad_words", Pass::Empty),
+    ("cache_salt", Pass::Never),
+    ("chat_template", Pass::Never),
+    ("frequency_penalty", Pass::Zero),
+    ("guided_choice", Pass::Never),
+    ("guided_grammar", Pass::Never),
+    ("guided_json", Pass::Never),
+    ("guided_regex", Pass::Never),
+    ("include_stop_str_in_output", Pass::False),
+    ("kv_transfer_params", Pass::Never),
+    ("length_penalty", Pass::One),
+    ("logit_bias", Pass::Empty),
+    ("logits_processors", Pass::Empty),
+    ("metadata", Pass::Object),
+    ("min_p", Pass::Zero),
+    ("min_tokens", Pass::Zero),
+    ("presence_penalty", Pass::Zero),
+    ("priority", Pass::Zero),
+    ("prompt_cache_key", Pass::Text),
+    ("prompt_cache_retention", Pass::Never),
+    ("prompt_logprobs", Pass::Never),
+    ("repetition_penalty", Pass::One),
+    ("request_id", Pass::Never),
+    ("response_format", Pass::TextFormat),
+    ("safety_identifier", Pass::Text),
+    ("service_tier", Pass::Words(&["auto", "default"])),
+    ("skip_special_tokens", Pass::True),
+    ("spaces_between_special_tokens", Pass::True),
+    ("store", Pass::False),
+    ("structured_outputs", Pass::Never),
+    ("top_k", Pass::Numbers(&[-1, 0])),
+    ("truncate_prompt_tokens", Pass::Never),
+    ("use_beam_search", Pass::False),
+    ("user", Pass::Text),
 ];
 
-pub(super) fn is_zero(value: &Value) -> bool {
-    value.as_f64() == Some(0.0)
-}
-
-pub(super) fn is_one(value: &Value) -> bool {
-    value.as_f64() == Some(1.0)
-}
-
-pub(super) fn is_false(value: &Value) -> bool {
-    value.as_bool() == Some(false)
-}
-
-pub(super) fn is_true(value: &Value) -> bool {
-    value.as_bool() == Some(true)
-}
-
-pub(super) fn is_empty(value: &Value) -> bool {
-    value.as_array().is_some_and(Vec::is_empty) || value.as_object().is_some_and(serde_json::Map::is_empty)
-}
+/// What `stream_options` may say beside `include_usage`.
+pub(crate) const HARMLESS_IN_STREAM_OPTIONS: &[Harmless] = &[
+    ("continuous_usage_stats", Pass::False),
+    ("include_obfuscation", Pass::False),
+];
 
 impl Common {
     /// Takes the common fields.
@@ -156,7 +141,7 @@ fn take_stream_options(fields: &mut Fields, stream: bool) -> Result<bool, ApiErr
     }
     let mut options = Fields::nested("stream_options".to_owned(), value)?;
     let include_usage = options.boolean("include_usage")?.unwrap_or(false);
-    options.harmless(&[("continuous_usage_stats", is_false), ("include_obfuscation", is_false)])?;
+    options.harmless(HARMLESS_IN_STREAM_OPTIONS)?;
     options.finish()?;
     Ok(include_usage)
 }

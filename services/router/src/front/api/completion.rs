@@ -2,8 +2,9 @@
 
 use serde_json::Value;
 
-use super::common::{Common, is_false, is_true, take_ids, take_max_tokens};
+use super::common::{Common, take_ids, take_max_tokens};
 use super::fields::{Fields, wrong_type};
+use super::harmless::{Harmless, Pass};
 use crate::front::error::ApiError;
 use crate::front::state::Limits;
 
@@ -26,6 +27,13 @@ pub(crate) struct CompletionRequest {
     /// How many alternatives per token; `None`: no logprobs.
     pub(crate) logprobs: Option<u8>,
 }
+
+/// Known, not supported, and harmless with these values, beside what both kinds have.
+pub(crate) const HARMLESS: &[Harmless] = &[
+    ("suffix", Pass::Words(&[""])),
+    ("add_special_tokens", Pass::True),
+    ("prompt_embeds", Pass::False),
+];
 
 impl CompletionRequest {
     /// Checks a request.
@@ -60,12 +68,7 @@ impl CompletionRequest {
             let message = format_args!("of {best} is not supported: it must equal `n`, which is {n}");
             return Err(fields.complain("best_of", "unsupported_parameter", message));
         }
-        let empty_text: fn(&Value) -> bool = |value| value == "";
-        fields.harmless(&[
-            ("suffix", empty_text),
-            ("add_special_tokens", is_true),
-            ("prompt_embeds", is_false),
-        ])?;
+        fields.harmless(HARMLESS)?;
         fields.finish()?;
         Ok(Self {
             common,

@@ -4,6 +4,7 @@ use std::ops::RangeInclusive;
 
 use serde_json::{Map, Value};
 
+use super::harmless::Harmless;
 use crate::front::error::ApiError;
 
 /// Characters of an unknown field's name that are shown.
@@ -15,9 +16,6 @@ pub(crate) struct Fields {
     /// Where the object is: empty, or `messages[0]`.
     path: String,
 }
-
-/// A field that may only have the value that changes nothing: its name, and whether a value is harmless.
-pub(super) type Harmless = (&'static str, fn(&Value) -> bool);
 
 impl Fields {
     /// The object in a request's body.
@@ -33,14 +31,19 @@ impl Fields {
         let value: Value =
             serde_json::from_slice(body).map_err(|error| malformed(format!("the body is not valid JSON: {error}")))?;
         match value {
-            Value::Object(map) => Ok(Self {
-                map,
-                path: String::new(),
-            }),
+            Value::Object(map) => Ok(Self::new(map)),
             other => Err(malformed(format!(
                 "the body must be a JSON object, not {}",
                 kind(&other)
             ))),
+        }
+    }
+
+    /// These fields.
+    pub(crate) const fn new(map: Map<String, Value>) -> Self {
+        Self {
+            map,
+            path: String::new(),
         }
     }
 
@@ -74,6 +77,8 @@ impl Fields {
 
     /// The field as it is; `None` if it is absent or null.
     pub(super) fn take(&mut self, field: &str) -> Option<Value> {
+        #[cfg(test)]
+        looked::at(&self.name(field));
         self.map.remove(field).filter(|value| !value.is_null())
     }
 
@@ -134,8 +139,8 @@ impl Fields {
 
     /// Fields that are known but not supported: null and the value that changes nothing pass, all else is refused.
     pub(super) fn harmless(&mut self, fields: &[Harmless]) -> Result<(), ApiError> {
-        for (field, is_harmless) in fields {
-            if self.take(field).is_some_and(|value| !is_harmless(&value)) {
+        for (field, pass) in fields {
+            if self.take(field).is_some_and(|value| !pass.allows(&value)) {
                 let message = "is not supported by this server; leave it out";
                 return Err(self.complain(field, "unsupported_parameter", message));
             }
@@ -183,5 +188,25 @@ fn kind(value: &Value) -> &'static str {
         Value::String(_) => "a string",
         Value::Array(_) => "an array",
         Value::Object(_) => "an object",
+    }
+}
+
+/// The names of all fields that were looked for on this thread, so that a test can hold them against the document.
+#[cfg(test)]
+pub(crate) mod looked {
+    use std::cell::RefCell;
+    use std::collections::BTreeSet;
+
+    thread_local! {
+        static NAMES: RefCell<BTreeSet<String>> = const { RefCell::new(BTreeSet::new()) };
+    }
+
+    pub(super) fn at(name: &str) {
+        NAMES.with_borrow_mut(|names| names.insert(name.to_owned()));
+    }
+
+    /// Those since the last time.
+    pub(crate) fn take() -> BTreeSet<String> {
+        NAMES.take()
     }
 }

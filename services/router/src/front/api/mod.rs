@@ -1,10 +1,11 @@
 //! What clients write and read. Requests are checked field by field, so that every complaint names its field.
 
-mod abort;
-mod chat;
-mod common;
-mod completion;
+pub(super) mod abort;
+pub(super) mod chat;
+pub(super) mod common;
+pub(super) mod completion;
 mod fields;
+mod harmless;
 mod response;
 
 pub(crate) use abort::AbortRequest;
@@ -12,4 +13,7 @@ pub(crate) use chat::ChatRequest;
 pub(crate) use common::Common;
 pub(crate) use completion::{CompletionRequest, Prompt};
 pub(crate) use fields::Fields;
+#[cfg(test)]
+pub(crate) use fields::looked;
+pub(crate) use harmless::Harmless;
 pub(crate) use response::*;

@@ -15,6 +15,7 @@ use serde_json::Value;
 use tokio::sync::mpsc;
 use tower::ServiceExt;
 
+use crate::front::openapi::errors::codes;
 use crate::front::{FrontState, Limits, Metrics, Model, RequestEnd, Route, routes};
 
 type Script = Box<dyn Fn(&NewRequest) -> Vec<RequestEvent> + Send + Sync>;
@@ -224,10 +225,21 @@ pub(super) async fn send(router: &Arc<FakeRouter>, request: Request<Body>) -> Re
 pub(super) async fn read(response: Response) -> Got {
     let (parts, body) = response.into_parts();
     let body = axum::body::to_bytes(body, 1 << 20).await.expect("a body");
+    let body = String::from_utf8(body.to_vec()).expect("UTF-8");
+    documented(parts.status, &body);
     Got {
         status: parts.status,
         headers: parts.headers,
-        body: String::from_utf8(body.to_vec()).expect("UTF-8"),
+        body,
+    }
+}
+
+/// Whatever is refused has a code that the OpenAPI document lists under its status.
+fn documented(status: StatusCode, body: &str) {
+    let error: Value = serde_json::from_str(body).unwrap_or_default();
+    if let Some(code) = error["error"]["code"].as_str() {
+        let listed = codes(status.as_u16());
+        assert!(listed.contains(code), "{code} is not among {listed:?} of {status}");
     }
 }
 

@@ -4,5 +4,6 @@ mod clients;
 mod failures;
 mod harness;
 mod healthy;
+mod openapi;
 mod oversize;
 mod refusals;

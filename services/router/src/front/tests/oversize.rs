@@ -28,10 +28,7 @@ async fn served() -> Served {
         .expect("a port is free");
     let addr = listener.addr().expect("it listens");
     let router = routes(state(&healthy()));
-    let serving = tokio::spawn(async move {
-        let ended = serve(listener, router, CancellationToken::new(), Duration::ZERO).await;
-        ended.expect("it serves until the test ends");
-    });
+    let serving = tokio::spawn(serve(listener, router, CancellationToken::new(), Duration::ZERO));
     Served {
         addr,
         _serving: AbortOnDropHandle::new(serving),

@@ -1,0 +1,90 @@
+//! Every error code under its status.
+
+use std::collections::BTreeSet;
+
+use innkeeper_room::Reason;
+use serde_json::{Map, Value, json};
+
+use crate::front::error::ApiError;
+
+/// What any request may be answered.
+pub(super) const READING: &[u16] = &[400, 405, 414, 431];
+/// The same for one of several things.
+pub(super) const READING_ONE: &[u16] = &[400, 404, 405, 414, 431];
+/// What an abort may be answered.
+pub(super) const ABORTING: &[u16] = &[400, 405, 408, 413, 414, 429, 431, 503];
+/// What a request for tokens may be answered: everything.
+pub(super) const GENERATING: &[u16] = &[400, 404, 405, 408, 413, 414, 429, 431, 499, 500, 502, 503, 504];
+
+/// The codes that come with a status.
+pub(crate) fn codes(status: u16) -> BTreeSet<&'static str> {
+    let reasons = Reason::ALL.iter().map(|reason| (reason.code(), reason.http_status()));
+    let all = ApiError::CODES.iter().copied().chain(reasons);
+    all.filter(|(_, of)| *of == status).map(|(code, _)| code).collect()
+}
+
+/// The good answer, and the errors with these statuses.
+pub(super) fn responses(content: Value, errors: &[u16]) -> Value {
+    let good =
+        json!({ "description": "The answer", "headers": { "x-request-id": header("RequestId") }, "content": content });
+    let mut responses = Map::new();
+    responses.insert("200".to_owned(), good);
+    for status in errors {
+        responses.insert(status.to_string(), error(*status));
+    }
+    responses.into()
+}
+
+fn error(status: u16) -> Value {
+    let kind = match status {
+        429 => "rate_limit_error",
+        500.. => "server_error",
+        _ => "invalid_request_error",
+    };
+    let body = shape(&json!({ "const": kind }), &codes(status));
+    let mut headers = json!({ "x-request-id": header("RequestId") });
+    let text = match status {
+        429 | 503 => {
+            headers["retry-after"] = header("RetryAfter");
+            "Not now; come again"
+        }
+        499 => "Given up because of its client",
+        500.. => "It failed; `error.code` says why, and the message names the room, the attempts and whom to look at",
+        _ => "Refused; `error.code` says why",
+    };
+    json!({ "description": text, "headers": headers, "content": { "application/json": { "schema": body } } })
+}
+
+/// An error in a stream, whose status was sent long ago.
+pub(super) fn any() -> Value {
+    let all = GENERATING.iter().flat_map(|status| codes(*status)).collect();
+    shape(&json!({ "type": "string" }), &all)
+}
+
+fn shape(kind: &Value, codes: &BTreeSet<&'static str>) -> Value {
+    let fields = json!({
+        "message": { "type": "string" },
+        "type": kind,
+        "param": { "type": ["string", "null"], "description": "The field that is wrong, as a path" },
+        "code": { "enum": codes },
+    });
+    let error = super::object(fields, &["message", "type", "param", "code"]);
+    super::object(json!({ "error": error }), &["error"])
+}
+
+fn header(name: &str) -> Value {
+    json!({ "$ref": format!("#/components/headers/{name}") })
+}
+
+/// What answers carry.
+pub(super) fn headers() -> Value {
+    json!({
+        "RequestId": {
+            "description": "The id of the request", "required": true,
+            "schema": { "type": "string", "pattern": "^[!-~]{1,256}$" },
+        },
+        "RetryAfter": {
+            "description": "Seconds", "required": true, "schema": { "type": "integer", "minimum": 1 },
+        },
+    })
+}
