@@ -80,6 +80,8 @@ look_for_packages() {
         need iproute2 has_network_tools
         need python3 have python3
         need python3-venv has_venv
+        # promtool reads what nodes show of themselves.
+        need prometheus have promtool
     fi
     if [ "$1" = test ] || { ! model_is_there && ! uses_another_model; }; then
         need python3 have python3
@@ -101,6 +103,9 @@ install_packages() {
     say "installing Debian packages: $packages"
     case " $packages " in
         *" etcd-server "*) say "etcd-server may also start a service; the tests start their own servers and do not use it" ;;
+    esac
+    case " $packages " in
+        *" prometheus "*) say "prometheus may also start a service; the tests use its promtool alone" ;;
     esac
     "${as_root[@]}" apt-get update -qq || fail "apt-get update failed; check the network, or install by hand: $packages"
     # shellcheck disable=SC2086 # a list of names
@@ -185,6 +190,12 @@ ensure_python() {
         fail "${PYTHON_PACKAGES[*]} are not all found by $venv/bin/python; remove .cache/venv and run this again"
 }
 
+# === Jaeger, for the tests of the spans ===
+
+ensure_jaeger() {
+    "$root/deploy/jaeger.sh" build || fail "the tests of the spans need Jaeger; see above"
+}
+
 main() {
     local purpose=${1:-}
     case "$purpose" in
@@ -201,6 +212,7 @@ main() {
     if [ "$purpose" = test ]; then
         ensure_lint_tools
         ensure_python
+        ensure_jaeger
     fi
     say "everything that \`make $purpose\` needs is here (Rust $(cd "$root" && rust_version))"
 }

@@ -99,6 +99,17 @@ impl Client {
         answer.unwrap_or_else(|error| panic!("{path} {rid}: no answer: {error:?}"))
     }
 
+    /// The same within a trace of the client's: `traceparent` is the header.
+    pub async fn post_traced(&self, traceparent: &str, rid: &str, body: &Value) -> Answer {
+        let request = self.request("/v1/completions", Some(rid), body);
+        let answer = request.header("traceparent", traceparent).send().await;
+        let answer = match answer {
+            Ok(answer) => read(answer).await,
+            Err(error) => Err(error),
+        };
+        answer.unwrap_or_else(|error| panic!("{rid}: no answer: {error:?}"))
+    }
+
     /// A completion that must succeed.
     pub async fn complete(&self, body: &Value) -> Answer {
         let answer = self.post("/v1/completions", body).await;

@@ -14,6 +14,7 @@
 //! rpc       the same over gRPC
 //! python    the clients of others
 //! metrics   a scrape, parsed
+//! jaeger    a real Jaeger, and what it says of a trace
 //! oracle    nothing is left behind: the check after every test
 //! wait      for a condition, with a limit
 //! ```
@@ -23,6 +24,7 @@
 mod apart;
 mod client;
 mod cluster;
+mod jaeger;
 mod kit;
 mod metrics;
 mod netns;
@@ -38,6 +40,7 @@ mod wait;
 pub use apart::{ETCD, skipped};
 pub use client::{Answer, Client, Stream, completion};
 pub use cluster::Cluster;
+pub use jaeger::{Jaeger, Span, Trace};
 pub use kit::Stopped;
 pub use metrics::Metrics;
 pub use netns::{Link, Net, TEST};

@@ -219,6 +219,9 @@ impl State {
         events: mpsc::Sender<RequestEvent>,
         pair: Option<(Incarnation, Incarnation)>,
     ) {
+        if pair.is_none() {
+            self.parts.hooks.arrived(key, &request);
+        }
         let NewRequest {
             rid,
             client,
@@ -326,7 +329,7 @@ impl State {
                     self.step(myself, Event::MemberGone { incarnation }, &[]).await;
                 }
             }
-            WatchEvent::Degraded(_) => {}
+            WatchEvent::Degraded(away) => self.parts.hooks.degraded(away),
         }
     }
 

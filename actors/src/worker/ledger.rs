@@ -3,6 +3,8 @@
 use innkeeper_room::ledger::{EngineView, Gauges, RoomRow, decode, prefill};
 use innkeeper_room::{Evidence, FromWorker, Incarnation, Moment, RoomId, ToWorker};
 
+use crate::hooks::Broke;
+
 /// Events that both ledgers know.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Common {
@@ -52,6 +54,8 @@ pub trait WorkerLedger: Send + Sync + 'static {
 
     /// An event that both ledgers know, as this one has it.
     fn event(common: Common) -> Self::Event;
+    /// Whether an event is the break of a data connection.
+    fn broke(event: &Self::Event) -> Option<(RoomId, Broke)>;
     /// Decides.
     fn step(&mut self, event: Self::Event, now: Moment) -> Vec<Self::Effect>;
     /// When it must be ticked.
@@ -67,7 +71,7 @@ pub trait WorkerLedger: Send + Sync + 'static {
 }
 
 macro_rules! worker_ledger {
-    ($side:ident) => {
+    ($side:ident, $broke:expr) => {
         impl WorkerLedger for $side::Ledger {
             type Event = $side::Event;
             type Effect = $side::Effect;
@@ -84,6 +88,9 @@ macro_rules! worker_ledger {
                     Common::DrainOver => $side::Event::DrainOver,
                     Common::Tick => $side::Event::Tick,
                 }
+            }
+            fn broke(event: &Self::Event) -> Option<(RoomId, Broke)> {
+                $broke(event)
             }
             fn step(&mut self, event: Self::Event, now: Moment) -> Vec<Self::Effect> {
                 $side::Ledger::step(self, event, now)
@@ -107,5 +114,35 @@ macro_rules! worker_ledger {
     };
 }
 
-worker_ledger!(prefill);
-worker_ledger!(decode);
+worker_ledger!(prefill, prefill_broke);
+worker_ledger!(decode, decode_broke);
+
+const fn prefill_broke(event: &prefill::Event) -> Option<(RoomId, Broke)> {
+    let prefill::Event::Broken {
+        room,
+        epoch,
+        unacked,
+        refused,
+    } = event
+    else {
+        return None;
+    };
+    let broke = Broke {
+        epoch: *epoch,
+        unacked: *unacked,
+        refused: *refused,
+    };
+    Some((*room, broke))
+}
+
+const fn decode_broke(event: &decode::Event) -> Option<(RoomId, Broke)> {
+    let decode::Event::Broken { room, epoch } = event else {
+        return None;
+    };
+    let broke = Broke {
+        epoch: *epoch,
+        unacked: false,
+        refused: false,
+    };
+    Some((*room, broke))
+}

@@ -114,6 +114,13 @@ struct Entry<C: Craft> {
     ended: bool,
 }
 
+/// A room that is just being opened.
+struct Fresh<C: Craft> {
+    open: OpenRoom,
+    room: Arc<C::Room>,
+    outbox: Arc<Outbox>,
+}
+
 /// The actor's state.
 pub struct State<C: Craft> {
     parts: Parts<C>,
@@ -166,7 +173,10 @@ impl<C: Craft> Actor for Rooms<C> {
     ) -> Result<(), ActorProcessingErr> {
         match message {
             RoomsMessage::Open(open, outbox) => state.open(&myself, *open, outbox).await,
-            RoomsMessage::FromRouter(room, said) => state.common(&myself, Common::FromRouter(room, said)).await,
+            RoomsMessage::FromRouter(room, said) => {
+                state.parts.hooks.part_hears(room, &said);
+                state.common(&myself, Common::FromRouter(room, said)).await;
+            }
             RoomsMessage::StreamEnded(room) => state.common(&myself, Common::StreamEnded(room)).await,
             RoomsMessage::Event(event) => state.step(&myself, event, None).await,
             RoomsMessage::Greeting(greeting) => {
@@ -218,9 +228,8 @@ impl<C: Craft> State<C> {
 
     async fn open(&mut self, myself: &ActorRef<RoomsMessage<C>>, open: OpenRoom, outbox: Arc<Outbox>) {
         let event = self.parts.craft.open_event(&open);
-        let id = open.spec.room;
-        let room = self.parts.craft.room(open, Arc::clone(&self.report));
-        self.step(myself, event, Some((id, room, outbox))).await;
+        let room = self.parts.craft.room(open.clone(), Arc::clone(&self.report));
+        self.step(myself, event, Some(Fresh { open, room, outbox })).await;
     }
 
     async fn actor_gone(&mut self, myself: &ActorRef<RoomsMessage<C>>, actor: ActorId, why: &str) {
@@ -249,7 +258,8 @@ impl<C: Craft> State<C> {
                     self.common(myself, Common::MemberGone(incarnation)).await;
                 }
             }
-            WatchEvent::MemberUp(_) | WatchEvent::Degraded(_) => {}
+            WatchEvent::Degraded(away) => self.parts.hooks.degraded(away),
+            WatchEvent::MemberUp(_) => {}
         }
     }
 }

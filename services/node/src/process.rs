@@ -13,11 +13,11 @@ use crate::host::{Ground, Running, StartError, WorkerWiring};
 use crate::model::Model;
 use crate::signals::Signals;
 use crate::tasks::Tasks;
-use crate::telemetry::Telemetry;
+use crate::telemetry;
 use crate::{random, store};
 
-/// How long the last spans may take to be exported.
-const LAST_SPANS: Duration = Duration::from_secs(2);
+/// How long the last spans of a process that ends itself may take to be exported: they say why.
+const LAST_SPANS: Duration = Duration::from_millis(500);
 /// What still blocks a thread after the drain is ended with the process, this much later.
 const LAST_THREADS: Duration = Duration::from_millis(250);
 /// The exit status of a node that had to end itself: it is to be started again.
@@ -80,7 +80,7 @@ where
     Fut: Future<Output = anyhow::Result<Running>>,
 {
     let incarnation = random::incarnation()?;
-    let telemetry = Telemetry::init(&config.telemetry, &service_name(config.role), incarnation)?;
+    telemetry::init_log(&config.telemetry)?;
     // The process's own tasks (signals) outlive the node's, which its drain ends.
     let own = Tasks::new();
     let signals = Signals::listen(&own)?;
@@ -101,6 +101,7 @@ where
     };
     if let Some(why) = why {
         tracing::error!(why, "this process ends itself so that it is started again");
+        running.last_spans(LAST_SPANS).await;
         // No thread is joined: one of them may be what is stuck.
         std::process::exit(i32::from(MUST_RESTART));
     }
@@ -108,10 +109,5 @@ where
         clean = running.drain(limit) => tracing::info!(clean, "drained"),
         () = signals.force.cancelled() => tracing::warn!("stopped before the drain was over"),
     }
-    telemetry.shutdown(LAST_SPANS).await;
     Ok(ExitCode::SUCCESS)
-}
-
-fn service_name(role: Role) -> String {
-    format!("innkeeper-{role}")
 }

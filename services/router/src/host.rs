@@ -17,6 +17,7 @@ use innkeeper_node::model::Model;
 use innkeeper_node::net::CountingListener;
 use innkeeper_node::random;
 use innkeeper_node::tasks::Tasks;
+use innkeeper_node::telemetry::Tracer;
 use innkeeper_node::view::{NodeSelf, NodeState, NodeView};
 use innkeeper_proto::v1::router_server::RouterServer;
 use innkeeper_room::Role;
@@ -28,6 +29,7 @@ use crate::front::{self, FrontState, Limits};
 use crate::grpc_service::RouterService;
 use crate::metering::Metering;
 use crate::nodes;
+use crate::spans::RequestSpans;
 use crate::view::RouterView;
 
 /// A comment keeps idle proxies from closing a stream that makes progress.
@@ -63,7 +65,8 @@ pub async fn start(ground: Ground, model: Arc<Model>, tasks: Tasks) -> Result<Ru
         control.connections().clone(),
         links.connections().clone(),
     ];
-    let metering = Arc::new(Metering::default());
+    let tracer = Tracer::start(&config.telemetry, Role::Router, &config.name, incarnation)?;
+    let metering = Arc::new(Metering::new(tracer.clone().map(RequestSpans::new)));
     let seed = [random::bits()?, random::bits()?];
     let clock = Clock::boot();
     let parts = RouterParts {
@@ -93,6 +96,9 @@ pub async fn start(ground: Ground, model: Arc<Model>, tasks: Tasks) -> Result<Ru
         stopping.clone(),
     ));
     let metrics = Arc::new(NodeMetrics::new(Role::Router, Arc::clone(&view) as Arc<dyn NodeView>));
+    if let Some(tracer) = &tracer {
+        metrics.show_spans(tracer.counts());
+    }
     metering.fill(Arc::clone(&metrics));
 
     let stop = CancellationToken::new();
@@ -126,14 +132,11 @@ pub async fn start(ground: Ground, model: Arc<Model>, tasks: Tasks) -> Result<Ru
         };
         Box::pin(ending) as Pin<Box<dyn Future<Output = bool> + Send>>
     });
-    Ok(Running::new(
-        NodeSelf {
-            state: NodeState::Serving,
-            ..me
-        },
-        exit,
-        drain,
-    ))
+    let me = NodeSelf {
+        state: NodeState::Serving,
+        ..me
+    };
+    Ok(Running::new(me, exit, drain, tracer))
 }
 
 fn front_state(

@@ -5,6 +5,7 @@ mod grpc_service;
 mod host;
 mod metering;
 mod nodes;
+mod spans;
 mod view;
 
 #[cfg(feature = "testing")]

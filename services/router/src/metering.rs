@@ -1,23 +1,35 @@
-//! What ended, as metrics and log lines. The tree needs it before the metrics exist, so these are filled in.
+//! What happens, as metrics, log lines and spans. The tree needs it before the metrics exist, so these are filled in.
 
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use innkeeper_actors::hooks::Hooks;
+use innkeeper_actors::ports::NewRequest;
 use innkeeper_node::metrics::NodeMetrics;
-use innkeeper_room::ledger::router::{Outcome, RoomEnd};
-use innkeeper_room::{Evidence, PartEnd, RoomId, Verdict};
+use innkeeper_room::ledger::router::{Effect, Event, Outcome, RoomEnd};
+use innkeeper_room::{Evidence, PartEnd, Phase, RequestKey, RoomId, Verdict};
 
-use crate::front::{Metrics, RequestEnd, Route};
+use crate::front::{Metrics, RequestEnd, Route, ServerSpan};
+use crate::spans::RequestSpans;
 
 /// The meter.
-#[derive(Default)]
-pub struct Metering(OnceLock<Arc<NodeMetrics>>);
+pub struct Metering {
+    metrics: OnceLock<Arc<NodeMetrics>>,
+    spans: Option<RequestSpans>,
+}
 
 impl Metering {
+    /// Without metrics as yet.
+    pub const fn new(spans: Option<RequestSpans>) -> Self {
+        Self {
+            metrics: OnceLock::new(),
+            spans,
+        }
+    }
+
     /// From now on there are metrics. Once only.
     pub fn fill(&self, metrics: Arc<NodeMetrics>) {
-        drop(self.0.set(metrics));
+        drop(self.metrics.set(metrics));
     }
 }
 
@@ -45,20 +57,14 @@ impl Hooks for Metering {
                 "the room failed"
             ),
         }
-        if let Some(metrics) = self.0.get() {
+        if let Some(metrics) = self.metrics.get() {
             metrics.room_ended(*verdict, *blame);
         }
     }
 
     fn answered(&self, outcome: &Outcome) {
-        if let Some(metrics) = self.0.get() {
+        if let Some(metrics) = self.metrics.get() {
             metrics.request(*outcome);
-        }
-    }
-
-    fn migrated(&self) {
-        if let Some(metrics) = self.0.get() {
-            metrics.migrated();
         }
     }
 
@@ -71,8 +77,54 @@ impl Hooks for Metering {
                 "a canary failed"
             );
         }
-        if let Some(metrics) = self.0.get() {
+        if let Some(metrics) = self.metrics.get() {
             metrics.canary(*outcome);
+        }
+    }
+
+    fn arrived(&self, request: RequestKey, what: &NewRequest) {
+        if let Some(metrics) = self.metrics.get() {
+            metrics.arrived(request);
+        }
+        if let Some(spans) = &self.spans {
+            spans.arrived(request, what);
+        }
+    }
+
+    fn told(&self, event: &Event) {
+        if let Some(metrics) = self.metrics.get() {
+            metrics.told(event);
+        }
+        if let Some(spans) = &self.spans {
+            spans.told(event);
+        }
+    }
+
+    fn ordered(&self, effect: &Effect) {
+        if let Some(metrics) = self.metrics.get() {
+            metrics.ordered(effect);
+        }
+        if let Some(spans) = &self.spans {
+            spans.ordered(effect);
+        }
+    }
+
+    fn room_phase(&self, room: RoomId, phase: Phase) {
+        if let Some(metrics) = self.metrics.get() {
+            metrics.room_phase(room, phase);
+        }
+        if let Some(spans) = &self.spans {
+            spans.phase(room, phase);
+        }
+    }
+
+    fn traceparent(&self, room: RoomId) -> Option<String> {
+        self.spans.as_ref()?.traceparent(room)
+    }
+
+    fn degraded(&self, away: bool) {
+        if let Some(metrics) = self.metrics.get() {
+            metrics.degraded(away);
         }
     }
 }
@@ -88,22 +140,26 @@ impl Metrics for Metering {
             "request"
         );
         // What reached the ledger is counted there; this is what did not.
-        if let Some(metrics) = self.0.get().filter(|_| end.outcome == "refused") {
+        if let Some(metrics) = self.metrics.get().filter(|_| end.outcome == "refused") {
             metrics.request_outcome("refused");
         }
     }
 
     fn first_token(&self, _route: Route, waited: Duration) {
-        if let Some(metrics) = self.0.get() {
+        if let Some(metrics) = self.metrics.get() {
             metrics.first_token(waited);
         }
     }
 
     fn next_tokens(&self, _route: Route, gap: Duration, tokens: usize) {
-        let Some(metrics) = self.0.get() else { return };
+        let Some(metrics) = self.metrics.get() else { return };
         let each = gap / u32::try_from(tokens.max(1)).unwrap_or(u32::MAX);
         for _ in 0..tokens {
             metrics.next_token(each);
         }
+    }
+
+    fn span(&self, route: Route, rid: &str, model: &str, caller: Option<&str>) -> Option<Arc<dyn ServerSpan>> {
+        Some(self.spans.as_ref()?.http(route, rid, model, caller))
     }
 }

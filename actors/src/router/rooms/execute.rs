@@ -14,8 +14,15 @@ use crate::router::room::{Command, RouterRoom, revoke_late};
 impl State {
     /// One step of the ledger, and the execution of all that it orders. `tokens` are those of the message in hand.
     pub(super) async fn step(&mut self, myself: &ActorRef<RoomsMessage>, event: Event, tokens: &[Token]) {
+        let hooks = Arc::clone(&self.parts.hooks);
+        hooks.told(&event);
+        let room = event.room();
         let effects = self.parts.ledger.step(event, self.parts.shared.clock.now());
+        if let Some((room, phase)) = room.and_then(|room| Some((room, self.parts.ledger.phase(room)?))) {
+            hooks.room_phase(room, phase);
+        }
         for effect in effects {
+            hooks.ordered(&effect);
             self.execute(myself, effect, tokens).await;
         }
     }
@@ -28,12 +35,7 @@ impl State {
                     let _ = asker.send(answer);
                 }
             }
-            Effect::Begin { spec, passed } => {
-                if passed > 0 {
-                    self.parts.hooks.migrated();
-                }
-                self.begin(myself, spec).await;
-            }
+            Effect::Begin { spec, .. } => self.begin(myself, spec).await,
             Effect::Open {
                 spec,
                 side,
@@ -95,7 +97,10 @@ impl State {
         let Some(entry) = self.requests.get(&spec.request) else {
             return;
         };
-        let work = entry.continued(passed);
+        let mut work = entry.continued(passed);
+        if let Some(traceparent) = self.parts.hooks.traceparent(id) {
+            work.traceparent = traceparent;
+        }
         // A worker that is not known any more refuses the connection of an address that nobody has.
         let unknown = || Target {
             incarnation: meant,

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use innkeeper_room::{FromWorker, RoomId};
 use ractor::{Actor, ActorRef};
 
-use super::{Entry, RoomsMessage, State};
+use super::{Entry, Fresh, RoomsMessage, State};
 use crate::outbox::Outbox;
 use crate::worker::craft::{Craft, EventOf};
 use crate::worker::ledger::{Common, Order, WorkerLedger};
@@ -18,20 +18,24 @@ impl<C: Craft> State<C> {
         &mut self,
         myself: &ActorRef<RoomsMessage<C>>,
         event: EventOf<C>,
-        mut fresh: Option<(RoomId, Arc<C::Room>, Arc<Outbox>)>,
+        mut fresh: Option<Fresh<C>>,
     ) {
+        if let Some((room, broke)) = C::Ledger::broke(&event) {
+            self.parts.hooks.connection_broke(room, &broke);
+        }
         let effects = self.parts.ledger.step(event, self.parts.clock.now());
         for effect in effects {
             match self.parts.craft.order(effect) {
                 Order::Begin(id) => {
-                    if let Some((_, room, outbox)) = fresh.take_if(|(fresh, _, _)| *fresh == id) {
+                    if let Some(Fresh { open, room, outbox }) = fresh.take_if(|fresh| fresh.open.spec.room == id) {
+                        self.parts.hooks.part_opened(&open);
                         self.begin(myself, id, room, outbox).await;
                     }
                 }
                 Order::Tell(id, message) => match &fresh {
                     // An Open that is refused is answered on the stream it came on, never on that of a room that exists.
-                    Some((fresh, _, outbox)) if *fresh == id => {
-                        outbox.say(message, vec![]);
+                    Some(fresh) if fresh.open.spec.room == id => {
+                        fresh.outbox.say(message, vec![]);
                     }
                     _ => self.tell(id, message),
                 },
@@ -47,8 +51,8 @@ impl<C: Craft> State<C> {
                 }
             }
         }
-        if let Some((_, _, outbox)) = fresh {
-            outbox.close();
+        if let Some(fresh) = fresh {
+            fresh.outbox.close();
         }
     }
 
@@ -79,6 +83,7 @@ impl<C: Craft> State<C> {
     }
 
     fn tell(&self, id: RoomId, message: FromWorker) {
+        self.parts.hooks.part_says(id, &message);
         if let FromWorker::Ended { end, evidence, .. } = &message {
             self.parts.hooks.part_ended(id, *end, evidence);
         }

@@ -55,11 +55,28 @@ pub struct RoomRow {
     pub leased: bool,
 }
 
+/// A worker's live parts by what they wait for. Finer than phases, and the queues that operators of other engines know.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+pub struct Queues {
+    /// P: for a place to say hello, for D's answer or for D's pages. D: for P's hello or for pages.
+    pub handshake: u32,
+    /// P: D is ready; for the engine's turn and for pages here.
+    pub turn: u32,
+    /// P: computes. D: decodes.
+    pub engine: u32,
+    /// P: all is computed, bytes or the commit are outstanding. D: has pages, KV is on its way.
+    pub transfer: u32,
+}
+
 /// Counts of a node, taken from the ledger at the moment of asking.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Default)]
 pub struct Gauges {
     /// Live parts by phase, in the order of [`Phase::ALL`].
     pub rooms: [u32; 7],
+    /// How long the oldest of them has been in its phase, in the same order.
+    pub oldest: [Millis; 7],
+    /// The same parts by what they wait for; all zero on a router.
+    pub queues: Queues,
     /// KV pages; all zero on a router.
     pub pages: crate::pages::PageCounts,
     /// Places taken in the room table.
@@ -84,6 +101,23 @@ pub struct Gauges {
     pub avoided_nodes: u32,
     /// Data links that are avoided for that (R).
     pub avoided_links: u32,
+    /// KV pages of all decode workers (R).
+    pub fleet_pages: u64,
+    /// Those of them that were free or cached when their worker last reported (R).
+    pub fleet_free: u64,
+    /// Tokens in a page of theirs (R).
+    pub fleet_page_tokens: u32,
     /// Messages and frames of another epoch or incarnation, and late reports that were answered, not applied.
     pub fenced: u64,
+}
+
+impl Gauges {
+    /// Counts one live part that has been in its phase for so long.
+    pub(crate) fn count_phase(&mut self, phase: Phase, age: Millis) {
+        let slots = self.rooms.iter_mut().zip(&mut self.oldest);
+        for ((rooms, oldest), _) in slots.zip(Phase::ALL).filter(|(_, slot)| *slot == phase) {
+            *rooms += 1;
+            *oldest = age.max(*oldest);
+        }
+    }
 }

@@ -10,7 +10,7 @@ use innkeeper_node::model::Model;
 use innkeeper_node::random;
 use innkeeper_node::signals::Signals;
 use innkeeper_node::tasks::Tasks;
-use innkeeper_node::telemetry::Telemetry;
+use innkeeper_node::telemetry;
 use innkeeper_room::{Role, Settings};
 
 use super::{Plan, READY_WITHIN, ready_line};
@@ -29,7 +29,7 @@ pub(super) fn run(plan: Plan) -> anyhow::Result<()> {
 async fn live(plan: Plan, model: Arc<Model>) -> anyhow::Result<()> {
     let router = plan.nodes.last().context("a cluster has a router")?;
     let limit = router.run.drain;
-    let telemetry = Telemetry::init(&router.telemetry, "innkeeper", random::incarnation()?)?;
+    telemetry::init_log(&router.telemetry)?;
     let own = Tasks::new();
     let signals = Signals::listen(&own)?;
     let store: Arc<dyn Store> = Arc::new(MemoryStore::new(MemoryConfig::default()));
@@ -56,7 +56,6 @@ async fn live(plan: Plan, model: Arc<Model>) -> anyhow::Result<()> {
         () = drain_all(running, limit) => {}
         () = signals.force.cancelled() => {}
     }
-    telemetry.shutdown(std::time::Duration::from_secs(2)).await;
     outcome
 }
 

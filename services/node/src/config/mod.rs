@@ -35,7 +35,7 @@ pub use node::{IdentityArgs, NodeArgs, NodeConfig, RunArgs, RunConfig};
 pub use settings::SettingsArgs;
 pub use source::{parse_from, parse_or_exit};
 pub use store::{Secret, StoreArgs, StoreConfig};
-pub use telemetry::{LogFormat, TelemetryArgs, TelemetryConfig};
+pub use telemetry::{LogFormat, OtlpConfig, OtlpProtocol, TelemetryArgs, TelemetryConfig};
 
 /// The exit status of a process whose configuration is wrong (EX_USAGE of sysexits).
 pub const EXIT_USAGE: u8 = 64;

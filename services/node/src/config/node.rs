@@ -157,8 +157,8 @@ impl NodeConfig {
         }
     }
 
-    /// The arguments that give exactly this configuration, for a process that is started with it. The store's password is
-    /// not among them: see [`StoreConfig::to_env`].
+    /// The arguments that give exactly this configuration, for a process that is started with it. The store's password
+    /// and the headers of spans are not among them: see [`StoreConfig::to_env`] and [`TelemetryConfig::to_env`].
     #[must_use]
     pub fn to_args(&self) -> Vec<String> {
         let mut args = vec![

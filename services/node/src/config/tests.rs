@@ -111,13 +111,15 @@ fn what_is_wrong_is_named_and_ends_with_64() {
 
 #[test]
 fn what_cannot_work_is_refused_on_resolving() {
-    let cases: [(&[&str], &str); 7] = [
+    let cases: [(&[&str], &str); 9] = [
         (&["--etcd-user", "me"], "--etcd-password is missing"),
         (&["--etcd-key", "k.pem"], "--etcd-cert is missing"),
         (&["--http", "0.0.0.0:0"], "--advertise-host is missing"),
         (&["--etcd", "localhost:2379"], "--etcd = localhost:2379"),
         (&["--log", "a=b=c"], "--log"),
         (&["--otlp", "collector"], "--otlp = collector"),
+        (&["--otlp=http://c:1", "--trace-ratio=1.5"], "--trace-ratio = 1.5"),
+        (&["--otlp=http://c:1", "--otlp-headers=a"], "--otlp-headers = a"),
         (&["--advertise-host", "http://x"], "--advertise-host = http://x"),
     ];
     for (args, expected) in cases {
@@ -151,6 +153,8 @@ fn resolved_values_become_arguments_again() {
         "--log=debug",
         "--log-format=json",
         "--otlp=http://c:4317",
+        "--otlp-protocol=http",
+        "--trace-ratio=0.25",
         "--engine=mock",
         "--model=/m.gguf",
         "--context=99",
@@ -168,6 +172,13 @@ fn resolved_values_become_arguments_again() {
     assert_eq!(again.node.resolve(Role::Prefill).unwrap(), expected);
     assert_eq!(again.engine.resolve().unwrap(), engine);
     assert_eq!(node.store.to_env()[1], ("INNKEEPER_ETCD_PASSWORD", "p".to_owned()));
+    let headers = worker(&["--otlp=http://c:1", "--otlp-headers=a=s3cret,b=2"]).unwrap();
+    let telemetry = headers.node.resolve(Role::Prefill).unwrap().telemetry;
+    assert!(!format!("{:?} {:?}", telemetry, telemetry.to_args()).contains("s3cret"));
+    assert_eq!(
+        telemetry.to_env(),
+        [("INNKEEPER_OTLP_HEADERS", "a=s3cret,b=2".to_owned())]
+    );
     assert!(!format!("{node:?}").contains("\"p\""), "the password is not printed");
 }
 

@@ -1,6 +1,9 @@
 //! A running node as its process sees it: started, asked, drained. The three services make one each; a process may hold
 //! several.
 
+mod hooks;
+mod load_log;
+mod spans;
 mod worker;
 
 use std::future::Future;
@@ -22,6 +25,7 @@ use crate::config::NodeConfig;
 use crate::faults::Faults;
 use crate::net::{Connections, CountingListener};
 use crate::random::RandomError;
+use crate::telemetry::{TelemetryError, Tracer};
 use crate::view::NodeSelf;
 
 /// Most connections to an HTTP or control address at once: more are closed at once, and counted.
@@ -33,7 +37,11 @@ pub struct Running {
     pub me: NodeSelf,
     exit: watch::Receiver<Option<String>>,
     drain: Drain,
+    tracer: Option<Tracer>,
 }
+
+/// How long the last spans of a node that ends may take to be exported.
+const LAST_SPANS: Duration = Duration::from_secs(2);
 
 /// Drains and ends a node: the limit in, whether everything ended by itself out.
 pub type Drain = Box<dyn FnOnce(Duration) -> Pin<Box<dyn Future<Output = bool> + Send>> + Send>;
@@ -58,6 +66,9 @@ pub enum StartError {
     /// No actor could be started.
     #[error(transparent)]
     Tree(#[from] TreeError),
+    /// Spans cannot be exported as configured.
+    #[error(transparent)]
+    Telemetry(#[from] TelemetryError),
     /// No ids could be made.
     #[error(transparent)]
     Random(#[from] RandomError),
@@ -72,8 +83,18 @@ pub enum StartError {
 impl Running {
     /// A node that was started.
     #[must_use]
-    pub const fn new(me: NodeSelf, exit: watch::Receiver<Option<String>>, drain: Drain) -> Self {
-        Self { me, exit, drain }
+    pub const fn new(
+        me: NodeSelf,
+        exit: watch::Receiver<Option<String>>,
+        drain: Drain,
+        tracer: Option<Tracer>,
+    ) -> Self {
+        Self {
+            me,
+            exit,
+            drain,
+            tracer,
+        }
     }
 
     /// Waits until the node must end its process, and says why. Never returns for a healthy node.
@@ -86,7 +107,18 @@ impl Running {
 
     /// Stops admitting, finishes what there is within `limit`, and ends. Whether everything ended by itself.
     pub async fn drain(self, limit: Duration) -> bool {
-        (self.drain)(limit).await
+        let clean = (self.drain)(limit).await;
+        if let Some(tracer) = self.tracer {
+            tracer.flush(LAST_SPANS).await;
+        }
+        clean
+    }
+
+    /// Exports what spans there are, within `limit`: the process ends without a drain.
+    pub async fn last_spans(&self, limit: Duration) {
+        if let Some(tracer) = &self.tracer {
+            tracer.flush(limit).await;
+        }
     }
 }
 

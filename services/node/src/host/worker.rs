@@ -1,7 +1,7 @@
 //! Starting a worker: listeners, tree, gRPC, HTTP and health, the same for prefill and decode.
 
 use std::future::Future;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::time::Duration;
 
 use innkeeper_actors::hooks::Hooks;
@@ -10,14 +10,15 @@ use innkeeper_actors::worker::craft::Craft;
 use innkeeper_actors::worker::node::{WorkerNode, WorkerParts};
 use innkeeper_engine::Engine;
 use innkeeper_proto::v1::worker_server::WorkerServer;
-use innkeeper_room::ledger::router::{Outcome, RoomEnd};
+use innkeeper_room::Role;
 use innkeeper_room::ledger::{Gauges, RoomRow};
-use innkeeper_room::{Evidence, PartEnd, Role, RoomId};
 use innkeeper_transfer::Stats;
 use tokio_util::sync::CancellationToken;
 use tonic::service::Routes;
 
-use super::{Ground, Running, StartError, listen, member};
+use super::hooks::WorkerHooks;
+use super::spans::PartSpans;
+use super::{Ground, Running, StartError, listen, load_log, member};
 use crate::clock::Clock;
 use crate::config::NodeConfig;
 use crate::grpc::{self, Health};
@@ -25,7 +26,8 @@ use crate::http;
 use crate::metrics::{LEDGER_DEADLINE, NodeMetrics};
 use crate::net::Connections;
 use crate::tasks::Tasks;
-use crate::view::{EngineCounts, NodeSelf, NodeState, NodeView};
+use crate::telemetry::Tracer;
+use crate::view::{EngineCounts, NodeSelf, NodeState, NodeView, PageSize};
 use crate::worker_service::WorkerService;
 
 /// What differs between the two workers when they are started.
@@ -87,10 +89,11 @@ pub async fn start_worker<K: WorkerKind + Sync + 'static>(
         data: data.clone(),
     };
     let (craft, ledger) = kind.build(&wiring, &data);
-    let late_metrics = Arc::new(LateMetrics {
-        node: config.name.clone(),
-        metrics: OnceLock::new(),
-    });
+    let tracer = Tracer::start(&config.telemetry, K::ROLE, &config.name, me.incarnation)?;
+    let spans = tracer
+        .clone()
+        .map(|tracer| PartSpans::new(tracer, K::ROLE, wiring.engine.layout().clone()));
+    let hooks = Arc::new(WorkerHooks::new(config.name.clone(), spans));
     let parts = WorkerParts {
         engine: Arc::clone(&wiring.engine),
         store: Arc::clone(&wiring.ground.store),
@@ -98,7 +101,7 @@ pub async fn start_worker<K: WorkerKind + Sync + 'static>(
         clock: Arc::new(Clock::boot()),
         settings: Arc::new(config.settings.clone()),
         tasks: wiring.tasks.clone(),
-        hooks: Arc::clone(&late_metrics) as Arc<dyn Hooks>,
+        hooks: Arc::clone(&hooks) as Arc<dyn Hooks>,
     };
     let node = WorkerNode::start(craft, ledger, parts).await?;
     kind.opened(&node);
@@ -111,7 +114,10 @@ pub async fn start_worker<K: WorkerKind + Sync + 'static>(
         stopping: CancellationToken::new(),
     });
     let metrics = Arc::new(NodeMetrics::new(K::ROLE, Arc::clone(&view) as Arc<dyn NodeView>));
-    late_metrics.fill(Arc::clone(&metrics));
+    if let Some(tracer) = &tracer {
+        metrics.show_spans(tracer.counts());
+    }
+    hooks.fill(Arc::clone(&metrics));
 
     let stop = CancellationToken::new();
     let endpoints =
@@ -131,6 +137,8 @@ pub async fn start_worker<K: WorkerKind + Sync + 'static>(
     servers.spawn(&wiring.tasks, &config)?;
     let watch = watch_health(health, Arc::clone(&view), config.settings.report_period.duration());
     wiring.tasks.spawn("health", watch).map_err(|_| StartError::Stopping)?;
+    let log = load_log::run(Arc::clone(&view) as Arc<dyn NodeView>, config.name.clone());
+    wiring.tasks.spawn("load_log", log).map_err(|_| StartError::Stopping)?;
 
     let exit = node.exit();
     let drain = Box::new(move |limit: Duration| {
@@ -146,14 +154,11 @@ pub async fn start_worker<K: WorkerKind + Sync + 'static>(
         };
         Box::pin(ending) as std::pin::Pin<Box<dyn Future<Output = bool> + Send>>
     });
-    Ok(Running::new(
-        NodeSelf {
-            state: NodeState::Serving,
-            ..me
-        },
-        exit,
-        drain,
-    ))
+    let me = NodeSelf {
+        state: NodeState::Serving,
+        ..me
+    };
+    Ok(Running::new(me, exit, drain, tracer))
 }
 
 struct Servers {
@@ -253,6 +258,14 @@ impl<C: Craft> NodeView for View<C> {
             output_tokens: status.output_tokens,
         })
     }
+
+    fn page(&self) -> Option<PageSize> {
+        let layout = self.engine.layout();
+        Some(PageSize {
+            tokens: layout.page_tokens,
+            bytes: layout.bytes(layout.page_tokens),
+        })
+    }
 }
 
 /// Keeps the health service true: alive while the ledger answers, ready while it takes rooms.
@@ -267,42 +280,4 @@ async fn watch_health<C: Craft>(health: Health, view: Arc<View<C>>, period: Dura
         // A change is seen within a report period, as by routers.
         tokio::time::sleep(period).await;
     }
-}
-
-/// The metrics need the tree, and the tree the metrics: what ends before both are there is nothing.
-struct LateMetrics {
-    node: String,
-    metrics: OnceLock<Arc<NodeMetrics>>,
-}
-
-impl LateMetrics {
-    fn fill(&self, metrics: Arc<NodeMetrics>) {
-        // Filled once, here.
-        drop(self.metrics.set(metrics));
-    }
-}
-
-impl Hooks for LateMetrics {
-    fn part_ended(&self, room: RoomId, end: PartEnd, evidence: &Evidence) {
-        match end {
-            PartEnd::HandedOver | PartEnd::Done => {
-                tracing::debug!(%room, node = self.node, end = end.code(), "the part ended")
-            }
-            PartEnd::Failed(_) => tracing::info!(
-                %room,
-                node = self.node,
-                end = end.code(),
-                waited_for = evidence.waited_for.name(),
-                waited_ms = evidence.waited.0,
-                "the part ended"
-            ),
-        }
-        if let Some(metrics) = self.metrics.get() {
-            metrics.part_ended(end);
-        }
-    }
-
-    fn room_ended(&self, _end: &RoomEnd) {}
-
-    fn answered(&self, _outcome: &Outcome) {}
 }

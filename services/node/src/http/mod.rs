@@ -1,7 +1,7 @@
 //! A node's HTTP endpoints. All answer within a second, whatever the ledger does:
 //!
 //! ```text
-//! /metrics              Prometheus
+//! /metrics              Prometheus; OpenMetrics for those that accept it
 //! /health               200 while the node is as it should be and its ledger answers, else 503; who it is, as JSON
 //! /ready                200 while new work may be sent here, else 503
 //! /innkeeper/v1/node    who it is: one row of `ps --json`
@@ -16,8 +16,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::extract::{ConnectInfo, State};
-use axum::http::StatusCode;
-use axum::http::header::CONTENT_TYPE;
+use axum::http::header::{ACCEPT, CONTENT_TYPE};
+use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::{Json, Router};
@@ -32,7 +32,7 @@ use tokio_util::sync::CancellationToken;
 use tower::ServiceExt;
 
 use crate::grpc::finish_within;
-use crate::metrics::{self, LEDGER_DEADLINE, NodeMetrics};
+use crate::metrics::{self, Form, LEDGER_DEADLINE, NodeMetrics};
 use crate::net::CountingListener;
 use crate::view::{NodeState, NodeView};
 
@@ -116,9 +116,18 @@ fn connections() -> Builder<TokioExecutor> {
     builder
 }
 
-async fn scrape(State(node): State<Node>) -> Response {
-    match node.metrics.scrape().await {
-        Ok(page) => ([(CONTENT_TYPE, metrics::CONTENT_TYPE)], page).into_response(),
+async fn scrape(State(node): State<Node>, headers: HeaderMap) -> Response {
+    let accepted = headers
+        .get(ACCEPT)
+        .and_then(|accept| accept.to_str().ok())
+        .unwrap_or_default();
+    let (form, kind) = if accepted.contains("application/openmetrics-text") {
+        (Form::OpenMetrics, metrics::OPENMETRICS)
+    } else {
+        (Form::Prometheus, metrics::CONTENT_TYPE)
+    };
+    match node.metrics.scrape(form).await {
+        Ok(page) => ([(CONTENT_TYPE, kind)], page).into_response(),
         Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, error.to_string()).into_response(),
     }
 }

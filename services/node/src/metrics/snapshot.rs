@@ -3,32 +3,38 @@
 use std::fmt;
 
 use innkeeper_room::ledger::Gauges;
-use innkeeper_room::{Phase, Role};
+use innkeeper_room::{Millis, Phase, Role};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
 
-use crate::view::{EngineCounts, NodeState, NodeView};
+use crate::view::{EngineCounts, NodeState, NodeView, PageSize};
 
 /// What is true of a node at the moment of a scrape.
 #[derive(Debug)]
 pub(super) struct Snapshot {
-    role: Role,
+    pub(super) role: Role,
     name: String,
     incarnation: String,
     state: NodeState,
     ready: bool,
-    gauges: Option<Gauges>,
+    pub(super) gauges: Option<Gauges>,
     tasks: Vec<(&'static str, u64)>,
     connections: Vec<(&'static str, u64)>,
     zombies: u64,
     engine: Option<EngineCounts>,
-    store_reachable: Option<bool>,
+    pub(super) page: Option<PageSize>,
+    spans: Option<[(&'static str, u64); 3]>,
 }
 
 impl Snapshot {
-    pub(super) fn take(role: Role, view: &dyn NodeView, gauges: Option<Gauges>) -> Self {
+    pub(super) fn take(
+        role: Role,
+        view: &dyn NodeView,
+        gauges: Option<Gauges>,
+        spans: Option<[(&'static str, u64); 3]>,
+    ) -> Self {
         let node = view.node();
         Self {
             role,
@@ -41,19 +47,54 @@ impl Snapshot {
             connections: view.connections(),
             zombies: view.zombies(),
             engine: view.engine(),
-            store_reachable: view.store_reachable(),
+            page: view.page(),
+            spans,
         }
     }
 
     fn ledger(&self, page: &mut Page<'_>, gauges: &Gauges) -> fmt::Result {
+        self.rooms(page, gauges)?;
+        self.pages(page, gauges)?;
+        let permits = [
+            ("room", gauges.room_permits),
+            ("session", gauges.session_permits),
+            ("engine", gauges.engine_permits),
+            ("request", gauges.requests),
+        ];
+        let help = "Places and permits that are taken, by kind";
+        page.gauges("permits", help, of("kind", permits))?;
+        let help = "Accepted aborts of requests that have not arrived";
+        page.gauge("tombstones", help, gauges.tombstones)?;
+        let help = "Requests that wait for admission";
+        page.gauge("queued_requests", help, gauges.queued_requests)?;
+        let help = "Live rooms without a confirmed lease";
+        page.gauge("unleased_rooms", help, gauges.unleased)?;
+        let avoided = [("node", gauges.avoided_nodes), ("link", gauges.avoided_links)];
+        let help = "Workers and data links that get no rooms because they were blamed for several in a row";
+        page.gauges("avoided", help, of("party", avoided))?;
+        let help = "Messages and frames of another epoch or life, which changed nothing";
+        page.counter("fenced", help, gauges.fenced)
+    }
+
+    fn rooms(&self, page: &mut Page<'_>, gauges: &Gauges) -> fmt::Result {
         let role = self.role.name();
-        let rooms = Phase::ALL.iter().zip(gauges.rooms);
-        let rooms = rooms.map(|(phase, count)| ([("role", role), ("phase", phase.name())], count.into()));
-        page.gauges(
-            "rooms",
-            "Live parts of rooms (of a router: rooms that it owns), by phase",
-            rooms,
-        )?;
+        let by_phase = |values: [u64; 7]| {
+            let phases = Phase::ALL.into_iter().zip(values);
+            phases.map(|(phase, value)| ([("role", role), ("phase", phase.name())], value))
+        };
+        let help = "Live parts of rooms (of a router: rooms that it owns), by phase";
+        page.gauges("rooms", help, by_phase(gauges.rooms.map(u64::from)))?;
+        let help = "How long the oldest of them has been in its phase, in seconds";
+        let oldest = Phase::ALL.into_iter().zip(gauges.oldest);
+        let oldest = oldest.map(|(phase, age)| ([("phase", phase.name())], seconds(age)));
+        page.numbers("oldest_in_phase_seconds", help, oldest)?;
+        let help = "Live parts older than their absolute deadline + 1 s; must be 0";
+        page.gauge("stuck_rooms", help, gauges.stuck)?;
+        let help = "Rooms that are over but whose pages may still be touched";
+        page.gauge("quarantined_rooms", help, gauges.quarantined_rooms)
+    }
+
+    fn pages(&self, page: &mut Page<'_>, gauges: &Gauges) -> fmt::Result {
         let pages = gauges.pages;
         let by_state = [
             ("free", pages.free),
@@ -62,54 +103,18 @@ impl Snapshot {
             ("quarantined", pages.quarantined),
         ];
         page.gauges("pages", "KV pages by state", of("state", by_state))?;
-        page.gauge("pages_total", "KV pages in the pool", pages.total())?;
-        let permits = [
-            ("room", gauges.room_permits),
-            ("session", gauges.session_permits),
-            ("engine", gauges.engine_permits),
-            ("request", gauges.requests),
-        ];
-        page.gauges(
-            "permits",
-            "Places and permits that are taken, by kind",
-            of("kind", permits),
-        )?;
-        page.gauge(
-            "tombstones",
-            "Accepted aborts of requests that have not arrived",
-            gauges.tombstones,
-        )?;
-        page.gauge(
-            "stuck_rooms",
-            "Live parts older than their absolute deadline + 1 s; must be 0",
-            gauges.stuck,
-        )?;
-        page.gauge(
-            "quarantined_rooms",
-            "Rooms that are over but whose pages may still be touched",
-            gauges.quarantined_rooms,
-        )?;
-        page.gauge(
-            "queued_requests",
-            "Requests that wait for admission",
-            gauges.queued_requests,
-        )?;
-        page.gauge(
-            "unleased_rooms",
-            "Live rooms without a confirmed lease",
-            gauges.unleased,
-        )?;
-        let avoided = [("node", gauges.avoided_nodes), ("link", gauges.avoided_links)];
-        page.gauges(
-            "avoided",
-            "Workers and data links that get no rooms because they were blamed for several in a row",
-            of("party", avoided),
-        )?;
-        page.counter(
-            "fenced",
-            "Messages and frames of another epoch or life, which changed nothing",
-            gauges.fenced,
-        )
+        // A gauge may not be called a total, and the name is kept: so it has no type.
+        let help = "KV pages in the pool";
+        let mut total = page
+            .0
+            .encode_descriptor("pages_total", help, None, MetricType::Unknown)?;
+        total.encode_gauge(&i64::from(pages.total()))?;
+        if let Some(size) = self.page {
+            let bytes = u64::from(pages.quarantined) * size.bytes;
+            let help = "KV memory that is in quarantine, in bytes";
+            page.gauge("quarantined_bytes", help, bytes)?;
+        }
+        Ok(())
     }
 
     fn node(&self, page: &mut Page<'_>) -> fmt::Result {
@@ -142,12 +147,16 @@ impl Snapshot {
             of("kind", self.connections.iter().copied()),
         )?;
         page.gauge("zombies", "Actors that did not stop when killed", self.zombies)?;
-        if let Some(reachable) = self.store_reachable {
-            page.gauge(
-                "store_reachable",
-                "Whether the lease store answers",
-                u32::from(reachable),
+        if let Some(spans) = self.spans {
+            let mut encoder = page.0.encode_descriptor(
+                "spans",
+                "Spans that ended, by what became of them: exported, or lost to a full queue or a collector that took none",
+                None,
+                MetricType::Counter,
             )?;
+            for (what, count) in spans {
+                ConstCounter::new(count).encode(encoder.encode_family(&[("outcome", what)])?)?;
+            }
         }
         Ok(())
     }
@@ -191,16 +200,39 @@ fn of<V: Into<u64>>(
         .map(move |(value, count)| ([(label, value)], count.into()))
 }
 
+#[expect(clippy::cast_precision_loss, reason = "milliseconds of ages, not of the world")]
+fn seconds(age: Millis) -> f64 {
+    age.0 as f64 / 1e3
+}
+
 /// What is written so far.
-struct Page<'a>(DescriptorEncoder<'a>);
+pub(super) struct Page<'a>(pub(super) DescriptorEncoder<'a>);
 
 impl Page<'_> {
-    fn gauge(&mut self, name: &str, help: &str, value: impl Into<u64>) -> fmt::Result {
+    pub(super) fn number(&mut self, name: &str, help: &str, value: f64) -> fmt::Result {
+        let mut encoder = self.0.encode_descriptor(name, help, None, MetricType::Gauge)?;
+        encoder.encode_gauge(&value)
+    }
+
+    fn numbers<'v, const LABELS: usize>(
+        &mut self,
+        name: &str,
+        help: &str,
+        values: impl Iterator<Item = ([(&'v str, &'v str); LABELS], f64)>,
+    ) -> fmt::Result {
+        let mut encoder = self.0.encode_descriptor(name, help, None, MetricType::Gauge)?;
+        for (labels, value) in values {
+            encoder.encode_family(&labels)?.encode_gauge(&value)?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn gauge(&mut self, name: &str, help: &str, value: impl Into<u64>) -> fmt::Result {
         let mut encoder = self.0.encode_descriptor(name, help, None, MetricType::Gauge)?;
         encoder.encode_gauge(&shown(value.into()))
     }
 
-    fn gauges<'v, const LABELS: usize>(
+    pub(super) fn gauges<'v, const LABELS: usize>(
         &mut self,
         name: &str,
         help: &str,

@@ -6,7 +6,7 @@ use innkeeper_actors::ports::Answer;
 use innkeeper_room::ledger::{Gauges, RoomRow};
 use innkeeper_room::{Attempt, Epoch, Incarnation, Millis, Owes, Phase, RequestKey, Role, RoomId};
 
-use super::{EngineCounts, NodeSelf, NodeState, NodeView};
+use super::{EngineCounts, NodeSelf, NodeState, NodeView, PageSize};
 
 pub(crate) struct FakeNode {
     /// `None`: its ledger hangs.
@@ -80,6 +80,13 @@ impl NodeView for FakeNode {
 
     fn connections(&self) -> Vec<(&'static str, u64)> {
         vec![("http", 1)]
+    }
+
+    fn page(&self) -> Option<PageSize> {
+        Some(PageSize {
+            tokens: 16,
+            bytes: 1024,
+        })
     }
 
     fn engine(&self) -> Option<EngineCounts> {

@@ -62,6 +62,15 @@ pub struct EngineCounts {
     pub output_tokens: u64,
 }
 
+/// How large a KV page is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PageSize {
+    /// In tokens.
+    pub tokens: u32,
+    /// In bytes.
+    pub bytes: u64,
+}
+
 /// A node as its HTTP endpoints see it. Answers come from the ledger itself; a caller gives each a deadline.
 pub trait NodeView: Send + Sync + 'static {
     /// What it says of itself. Never waits.
@@ -94,8 +103,8 @@ pub trait NodeView: Send + Sync + 'static {
         None
     }
 
-    /// Whether the lease store answers; `None` if that is not known.
-    fn store_reachable(&self) -> Option<bool> {
+    /// How large its KV pages are; `None` without any.
+    fn page(&self) -> Option<PageSize> {
         None
     }
 }

@@ -22,7 +22,7 @@ use super::openapi;
 use super::plan::{Caller, Plan};
 use super::request_id::{self, RequestId, traceparent};
 use super::session::{Record, Session, Step};
-use super::state::{FrontState, Route};
+use super::state::{FrontState, Route, ServerSpan};
 use super::stream;
 
 /// Bodies above this are encoded on a thread for blocking work: encoding takes about a millisecond per 10 KiB.
@@ -90,8 +90,9 @@ async fn answer<F>(state: Arc<FrontState>, id: RequestId, request: Request, rout
 where
     F: FnOnce(&FrontState, &Caller, Fields) -> Result<Plan, ApiError> + Send + 'static,
 {
-    let caller = caller(&request, id);
-    let record = Record::new(&state, route);
+    let mut caller = caller(&request, id);
+    let span = begin_span(&state, route, &mut caller);
+    let record = Record::new(&state, route, span.clone());
     let planned = match read_body(&state, request.into_body()).await {
         Ok(body) => {
             let size = body.len();
@@ -100,13 +101,27 @@ where
         }
         Err(error) => Err(error),
     };
-    match planned {
+    let response = match planned {
         Ok(plan) => run(&state, plan, record).await.unwrap_or_else(ApiError::into_response),
         Err(error) => {
             record.refused(&error);
             error.into_response()
         }
+    };
+    if let Some(span) = span {
+        span.status(response.status().as_u16());
     }
+    response
+}
+
+/// The span of a request that reached its route: what follows of it has this one as its parent.
+pub(super) fn begin_span(state: &FrontState, route: Route, caller: &mut Caller) -> Option<Arc<dyn ServerSpan>> {
+    let from = caller.traceparent.as_deref();
+    let span = state.metrics.span(route, &caller.rid, &state.model.id, from);
+    if let Some(span) = &span {
+        caller.traceparent = Some(span.traceparent());
+    }
+    span
 }
 
 /// Plans a request of so many bytes.

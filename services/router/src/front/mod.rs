@@ -46,4 +46,4 @@ mod tests;
 
 pub use error::{ApiError, RoomFailure};
 pub use handlers::{ready_routes, routes};
-pub use state::{FrontState, Limits, Metrics, Model, NoMetrics, RequestEnd, Route};
+pub use state::{FrontState, Limits, Metrics, Model, NoMetrics, RequestEnd, Route, ServerSpan};

@@ -15,7 +15,7 @@ use tokio::time::Instant;
 use super::answer::{Assembler, Finish, Piece};
 use super::error::{ApiError, RoomFailure};
 use super::plan::ChoicePlan;
-use super::state::{FrontState, Metrics, RequestEnd, Route};
+use super::state::{FrontState, Metrics, RequestEnd, Route, ServerSpan};
 
 /// What a session says next.
 #[derive(Debug, PartialEq)]
@@ -63,6 +63,7 @@ struct Choice {
 /// Reports the end of an HTTP request exactly once: dropped early, it was aborted by its client.
 pub(crate) struct Record {
     metrics: Arc<dyn Metrics>,
+    span: Option<Arc<dyn ServerSpan>>,
     route: Route,
     begun: Instant,
     prompt_tokens: u64,
@@ -71,10 +72,11 @@ pub(crate) struct Record {
 }
 
 impl Record {
-    pub(crate) fn new(state: &FrontState, route: Route) -> Self {
+    pub(crate) fn new(state: &FrontState, route: Route, span: Option<Arc<dyn ServerSpan>>) -> Self {
         let metrics = Arc::clone(&state.metrics);
         Self {
             metrics,
+            span,
             route,
             begun: Instant::now(),
             prompt_tokens: 0,
@@ -87,13 +89,17 @@ impl Record {
         if std::mem::replace(&mut self.reported, true) {
             return;
         }
-        self.metrics.ended(&RequestEnd {
+        let end = RequestEnd {
             route: self.route,
             outcome,
             took: self.begun.elapsed(),
             prompt_tokens: self.prompt_tokens,
             completion_tokens: self.produced,
-        });
+        };
+        self.metrics.ended(&end);
+        if let Some(span) = &self.span {
+            span.ended(&end);
+        }
     }
 }
 

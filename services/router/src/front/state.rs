@@ -120,6 +120,16 @@ pub struct RequestEnd {
     pub completion_tokens: u64,
 }
 
+/// The span of one HTTP request, for whoever traces it. It ends when its last holder drops it.
+pub trait ServerSpan: Send + Sync {
+    /// The W3C trace context of all that is done for the request.
+    fn traceparent(&self) -> String;
+    /// The HTTP status of the answer.
+    fn status(&self, status: u16);
+    /// How the request ended.
+    fn ended(&self, end: &RequestEnd);
+}
+
 /// Hears what the front door measures. Called on request paths: return at once.
 pub trait Metrics: Send + Sync + 'static {
     /// A request ended; exactly once for each that reached its route.
@@ -128,6 +138,11 @@ pub trait Metrics: Send + Sync + 'static {
     fn first_token(&self, route: Route, waited: Duration);
     /// Further `tokens` of a choice came `gap` after the ones before.
     fn next_tokens(&self, route: Route, gap: Duration, tokens: usize);
+    /// A request reached its route, under this id, for this model, with the trace context that its caller sent: its span,
+    /// if there are spans.
+    fn span(&self, _route: Route, _rid: &str, _model: &str, _caller: Option<&str>) -> Option<Arc<dyn ServerSpan>> {
+        None
+    }
 }
 
 /// Measures nothing.

@@ -2,6 +2,7 @@
 //! Its phase is never Transferring: D cannot know when P has sealed its last slab, so WaitingForInput lasts until the commit.
 
 use crate::evidence::Owes;
+use crate::ledger::Queues;
 use crate::ledger::decode::SessionId;
 use crate::ledger::worker::{Base, Env, LastWord, Part, Timer, TimerKind, Timers};
 use crate::phase::Phase;
@@ -227,6 +228,16 @@ impl Part for PartD {
 
     fn base_mut(&mut self) -> &mut Base {
         &mut self.base
+    }
+
+    fn queue<'a>(&self, queues: &'a mut Queues) -> &'a mut u32 {
+        if self.committed.is_some() {
+            &mut queues.engine
+        } else if self.base.pages > 0 {
+            &mut queues.transfer
+        } else {
+            &mut queues.handshake
+        }
     }
 
     fn timers(&self, env: &Env<'_>) -> Timers {

@@ -2,6 +2,7 @@
 
 use crate::evidence::Owes;
 use crate::ids::Epoch;
+use crate::ledger::Queues;
 use crate::ledger::worker::{Base, Env, LastWord, Part, Timers};
 use crate::message::Counters;
 use crate::phase::Phase;
@@ -210,6 +211,15 @@ impl Part for PartP {
 
     fn base_mut(&mut self) -> &mut Base {
         &mut self.base
+    }
+
+    fn queue<'a>(&self, queues: &'a mut Queues) -> &'a mut u32 {
+        match self.stage {
+            Stage::Window | Stage::Hello | Stage::PagesAtDecode => &mut queues.handshake,
+            Stage::Turn => &mut queues.turn,
+            Stage::Computing => &mut queues.engine,
+            Stage::Sending { .. } => &mut queues.transfer,
+        }
     }
 
     fn timers(&self, env: &Env<'_>) -> Timers {

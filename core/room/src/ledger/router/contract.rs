@@ -227,6 +227,38 @@ pub enum Event {
     Tick,
 }
 
+impl Event {
+    /// The room that the event is about, if it is one.
+    #[must_use]
+    pub const fn room(&self) -> Option<RoomId> {
+        match self {
+            Self::FromWorker { room, .. }
+            | Self::StreamEnded { room, .. }
+            | Self::LeaseGranted { room, .. }
+            | Self::LeaseFailed { room, .. }
+            | Self::LeaseRenewed { room, .. }
+            | Self::RenewFailed { room, .. }
+            | Self::DoorGone { room }
+            | Self::DoorAbsent { room }
+            | Self::ActorDied { room } => Some(*room),
+            Self::Arrive(_)
+            | Self::Abort { .. }
+            | Self::ClientGone { .. }
+            | Self::ClientStalled { .. }
+            | Self::Satisfied { .. }
+            | Self::MemberUp(_)
+            | Self::MemberGone { .. }
+            | Self::NodeUp { .. }
+            | Self::NodeDown { .. }
+            | Self::Load { .. }
+            | Self::WhoAnswered { .. }
+            | Self::Drain
+            | Self::DrainOver
+            | Self::Tick => None,
+        }
+    }
+}
+
 /// The answer to an abort.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum AbortAnswer {

@@ -2,7 +2,7 @@
 
 use super::{Ledger, Load, MemberInfo, Timer};
 use crate::breaker::{BreakerState, Party};
-use crate::ids::{Incarnation, RequestKey, RoomId};
+use crate::ids::{Incarnation, RequestKey, Role, RoomId};
 use crate::invariant::{Invariant, Violation};
 use crate::ledger::{Gauges, RoomRow};
 use crate::phase::Phase;
@@ -48,6 +48,15 @@ impl Ledger {
             .map(|found| self.row_of(room, found, now))
     }
 
+    /// A room's phase, if it lives.
+    #[must_use]
+    pub fn phase(&self, room: RoomId) -> Option<Phase> {
+        self.rooms
+            .get(&room)
+            .filter(|found| found.is_live())
+            .map(|found| found.phase)
+    }
+
     /// The workers.
     #[must_use]
     pub fn members(&self) -> Vec<MemberView> {
@@ -80,9 +89,14 @@ impl Ledger {
             avoided_links: self.breakers.avoided().1,
             ..Gauges::default()
         };
+        for member in self.members.values().filter(|member| member.info.role == Role::Decode) {
+            let free = member.load.map_or(member.info.pages, |load| load.free_pages);
+            gauges.fleet_pages += u64::from(member.info.pages);
+            gauges.fleet_free += u64::from(free);
+            gauges.fleet_page_tokens = member.info.page_tokens;
+        }
         for (_, room) in self.live_rooms() {
-            let slot = Phase::ALL.iter().position(|phase| *phase == room.phase).unwrap_or(0);
-            gauges.rooms[slot] += 1;
+            gauges.count_phase(room.phase, now.since(room.phase_since));
             gauges.room_permits += 1;
             gauges.unleased += u32::from(!room.lease.is_leased());
             // Judged by the last step: after a stop of R nothing is overdue before its grace is over.

@@ -2,6 +2,7 @@ use std::collections::BTreeSet;
 
 use crate::evidence::{Evidence, Owes};
 use crate::ids::{Epoch, Incarnation};
+use crate::ledger::Queues;
 use crate::ledger::worker::{Env, Timer, TimerKind, Timers};
 use crate::message::{Counters, PartState};
 use crate::phase::Phase;
@@ -149,6 +150,9 @@ pub(crate) enum LastWord {
 pub(crate) trait Part {
     fn base(&self) -> &Base;
     fn base_mut(&mut self) -> &mut Base;
+
+    /// Which of a worker's queues it is counted in.
+    fn queue<'a>(&self, queues: &'a mut Queues) -> &'a mut u32;
 
     /// All armed timers. At least one of them ends the part, in every state.
     fn timers(&self, env: &Env<'_>) -> Timers;

@@ -4,7 +4,6 @@ use crate::invariant::{Invariant, Violation};
 use crate::ledger::worker::closing::Closing;
 use crate::ledger::worker::{Key, Part, Table};
 use crate::ledger::{Gauges, RoomRow};
-use crate::phase::Phase;
 use crate::time::{Millis, Moment};
 
 /// A live part this much older than its absolute deadline is counted as stuck.
@@ -54,9 +53,9 @@ impl<P: Part> Table<P> {
             gauges.session_permits += count(part.base().sessions.len());
             // Judged by the last step: after a stop of this node nothing is overdue before its grace is over.
             gauges.stuck += u32::from(!self.in_grace() && part.absolute(&env) + STUCK_SLACK < now.min(self.now));
-            for (slot, phase) in gauges.rooms.iter_mut().zip(Phase::ALL) {
-                *slot += u32::from(part.base().phase == phase);
-            }
+            *part.queue(&mut gauges.queues) += 1;
+            let base = part.base();
+            gauges.count_phase(base.phase, now.since(base.phase_since));
         }
         gauges.session_permits += self
             .closing

@@ -34,7 +34,7 @@ use super::api::{self, Fields};
 use super::bounds;
 use super::error::{ApiError, RoomFailure};
 use super::feed::Times;
-use super::handlers::{abort_request, caller, make_plan, read_body, submit};
+use super::handlers::{abort_request, begin_span, caller, make_plan, read_body, submit};
 use super::plan::Caller;
 use super::request_id::{self, RequestId};
 use super::session::{Record, Step};
@@ -99,7 +99,7 @@ async fn prepare(
     let (head, body) = request.into_parts();
     // Aborts are no requests that are counted.
     let counted = head.uri.path().ends_with("/Generate");
-    let record = counted.then(|| Record::new(&state, Route::Completions));
+    let record = counted.then(|| Record::new(&state, Route::Completions, None));
     let taken = read_body(&state, body).await;
     let taken = taken.and_then(|body| strict::check(head.uri.path(), &body).map(|()| body));
     match taken {
@@ -128,10 +128,16 @@ impl Inference for Service {
     type GenerateStream = Replies;
 
     async fn generate(&self, request: Request<GenerateRequest>) -> Result<Response<Replies>, Status> {
-        let caller = who(&request).map_err(|error| status(&error))?;
+        let mut caller = who(&request).map_err(|error| status(&error))?;
         let request = request.into_inner();
-        let record = Record::new(&self.state, request::route(&request));
+        let route = request::route(&request);
+        let span = begin_span(&self.state, route, &mut caller);
+        let record = Record::new(&self.state, route, span.clone());
         let generated = self.start(caller, request, record).await;
+        if let Some(span) = span {
+            // As over HTTP, whose codes say the same.
+            span.status(generated.as_ref().map_or_else(|error| error.status().as_u16(), |_| 200));
+        }
         generated.map(Response::new).map_err(|error| status(&error))
     }
 
