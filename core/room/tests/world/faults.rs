@@ -403,6 +403,13 @@ impl World {
             self.router_runs_since = self.now;
         }
         let mailbox = std::mem::take(&mut self.nodes[node].mailbox);
+        if self.nodes[node].stopped.is_some() {
+            // It reached the ledger's mailbox before the process was stopped: it comes before what waits at its sockets.
+            for what in mailbox.into_iter().rev() {
+                self.nodes[node].inbox.push_front(what);
+            }
+            return;
+        }
         let life = self.nodes[node].life;
         for what in mailbox {
             self.input(node, life, what);
