@@ -244,7 +244,11 @@ async fn who_cannot_be_reached_is_broken() {
 async fn a_hundred_rooms_share_a_connection_and_one_that_is_not_read_harms_none() {
     const ROOMS: u64 = 100;
     const TOKENS: u32 = 200;
-    let settings = fast();
+    let settings = Settings {
+        // Twenty thousand messages on one thread: a ping may have to wait for them, on a busy machine for long.
+        ping_timeout: Millis(20_000),
+        ..fast()
+    };
     let mut served = Served::start(&settings, any_port()).await;
     let (links, tasks) = links(&settings);
     let unread = links.open(&target(served.addr), an_open(1000));
