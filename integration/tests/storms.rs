@@ -131,7 +131,9 @@ async fn five_hundred_aborts_in_a_second() {
     }
     let said = aborts.join_all().await;
     let (took, pace) = (began.elapsed(), steady.end().await);
-    assert!(said.iter().all(|said| said == "aborted"), "{said:?}");
+    // Some may come before their requests, and then wait for them.
+    let heard = |said: &String| said == "aborted" || said == "accepted";
+    assert!(said.iter().all(heard), "{said:?}");
     assert_eq!(
         tally(asked).await,
         BTreeMap::from([((499, "aborted".to_owned()), 500)]),
