@@ -118,7 +118,7 @@ async fn wait_rooms(cluster: &Cluster, at_least: usize) -> Vec<Room> {
 #[tokio::test(flavor = "multi_thread")]
 async fn five_hundred_aborts_in_a_second() {
     let _alone = ALONE.lock().await;
-    let cluster = Cluster::start(options().flag("mock-decode-us-per-token", 200_000)).await;
+    let cluster = Cluster::start(options().flag("mock-decode-us-per-token", 1_000_000)).await;
     let calm = calm(&cluster).await;
     let asked = submit(&cluster, "storm", 500, &completion("mock", "long", 2000));
     wait_rooms(&cluster, 400).await;
