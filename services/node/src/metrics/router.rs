@@ -1,6 +1,6 @@
 //! What a router's ledger is told and orders, measured.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::sync::PoisonError;
 use std::time::Instant;
 
@@ -17,7 +17,13 @@ pub(super) struct Rooms {
     /// Requests that have no answer, and since when those wait that have no room.
     requests: HashMap<RequestKey, Option<Instant>>,
     rooms: HashMap<RoomId, Live>,
+    /// Rooms that are over while a stream to a worker still stands, the oldest first.
+    lingering: VecDeque<RoomId>,
 }
+
+/// Rooms that are over and whose streams are waited for, to measure how long an abort took. A stream whose end nobody tells,
+/// as when an actor died, is given up once so many came after it.
+const LINGERING: usize = 1024;
 
 struct Live {
     place: InPhase,
@@ -142,6 +148,13 @@ impl NodeMetrics {
         }
         if live.streams == 0 {
             rooms.rooms.remove(&end.room);
+            return;
+        }
+        rooms.lingering.push_back(end.room);
+        if rooms.lingering.len() > LINGERING
+            && let Some(oldest) = rooms.lingering.pop_front()
+        {
+            rooms.rooms.remove(&oldest);
         }
     }
 
@@ -176,6 +189,11 @@ impl NodeMetrics {
         if let Some(live) = self.rooms().rooms.get_mut(&room) {
             change(live);
         }
+    }
+
+    #[cfg(test)]
+    pub(super) fn live_rooms(&self) -> usize {
+        self.rooms().rooms.len()
     }
 
     fn rooms(&self) -> std::sync::MutexGuard<'_, Rooms> {

@@ -271,6 +271,50 @@ async fn a_room_is_measured_from_its_requests_arrival_to_its_last_stream() {
     }
 }
 
+/// Nobody tells the end of a stream whose actor died: what is remembered of its room is bounded.
+#[test]
+fn rooms_whose_streams_never_end_are_given_up() {
+    let metrics = NodeMetrics::new(Role::Router, Arc::new(FakeNode::answering(Gauges::default())));
+    for number in 1..5000 {
+        let (room, request) = (RoomId::from_random(number), RequestKey(number));
+        let node = Incarnation::new(3);
+        let spec = RoomSpec {
+            room,
+            request,
+            attempt: Attempt(1),
+            router: node,
+            prefill: node,
+            decode: node,
+            prompt_tokens: 1,
+            max_tokens: 1,
+            queue_left: Millis(1),
+        };
+        metrics.arrived(request);
+        metrics.ordered(&Effect::Begin {
+            spec: spec.clone(),
+            passed: 0,
+        });
+        metrics.ordered(&Effect::Open {
+            spec,
+            side: Side::Decode,
+            decode_addr: String::new(),
+            token: 0,
+            passed: 0,
+        });
+        let end = RoomEnd {
+            room,
+            request,
+            attempt: Attempt(1),
+            verdict: Verdict::Done,
+            blame: Blame::Nobody,
+            prefill: None,
+            decode: None,
+        };
+        metrics.ordered(&Effect::Ended(Box::new(end)));
+    }
+    assert!(metrics.live_rooms() <= 1024, "{}", metrics.live_rooms());
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_hung_ledger_is_said_and_not_waited_for() {
     let metrics = NodeMetrics::new(Role::Decode, Arc::new(FakeNode::hung()));

@@ -55,7 +55,9 @@ impl Ledger {
                 member.looked_at = now;
             }
         }
-        if self.settings.canary_period > Millis(0) {
+        // After the commit a room may outlive its prefill worker: of a node that is gone nothing is kept.
+        let both = self.members.contains_key(&pair.0) && self.members.contains_key(&pair.1);
+        if both && self.settings.canary_period > Millis(0) {
             self.looked.insert(pair, now);
         }
     }

@@ -167,3 +167,17 @@ fn a_canary_that_finds_no_place_is_answered_at_once() {
     bench.on(Event::NodeUp { incarnation: D1 });
     assert_eq!(canaries(&bench.pass(2 * PERIOD)).len(), 1, "and another one may go");
 }
+
+/// A room that decodes outlives its prefill worker; what is remembered of pairs does not.
+#[test]
+fn a_pair_of_which_one_is_gone_is_not_remembered() {
+    let mut bench = Bench::pair();
+    let spec = bench.decoding(1);
+    bench.on(Event::WhoAnswered {
+        asked: P1,
+        answered: P2,
+    });
+    let effects = bench.tokens(spec.room, 0, 5);
+    assert_eq!(answers(&effects), [(RequestKey(1), Outcome::Done)]);
+    assert!(bench.ledger.looked.is_empty(), "{:?}", bench.ledger.looked);
+}
