@@ -150,7 +150,7 @@ impl Room {
             told_commit: false,
             taken: 0,
             clocks,
-            lease: Lease::asked(now, settings.lease_ttl),
+            lease: Lease::new(now, settings.lease_after, settings.lease_ttl),
             lived_through_stop: false,
             end: None,
         }

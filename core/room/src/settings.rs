@@ -19,6 +19,8 @@ pub struct Settings {
     pub ping_timeout: Millis,
     /// TTL of room and member leases, whole seconds (etcd counts in seconds).
     pub lease_ttl: Millis,
+    /// A room that has lived for this long is given its lease: one that is over by then costs the store nothing.
+    pub lease_after: Millis,
     /// TCP_USER_TIMEOUT of data connections: sent bytes unacknowledged for this long break the connection.
     pub tcp_user_timeout: Millis,
     /// Connecting, and a worker's answer to Open.
@@ -107,6 +109,7 @@ impl Settings {
             ping_interval: ttl.scale(1, 5),
             ping_timeout: ttl.scale(2, 5),
             lease_ttl: Millis(ttl.scale(4, 3).0.div_ceil(1000).max(2) * 1000),
+            lease_after: ttl.scale(1, 50),
             tcp_user_timeout: ttl.scale(3, 5),
             connect_timeout: ttl.scale(2, 5),
             ask_timeout: ttl.scale(2, 5),
@@ -229,6 +232,7 @@ impl Settings {
         at_most("ping-timeout-ms", self.ping_interval.0 + self.ping_timeout.0, ttl)?;
         at_least("lease-ttl-ms", self.lease_ttl.0, 2000)?;
         at_least("lease-ttl-ms", self.lease_ttl.0, ttl)?;
+        at_most("lease-after-ms", self.lease_after.0, ttl / 4)?;
         at_least("tcp-user-timeout-ms", self.tcp_user_timeout.0, 10)?;
         at_most("tcp-user-timeout-ms", self.tcp_user_timeout.0, ttl)?;
         // A node takes a gap of up to a report period and a quarter of the TTL for a late clock, not for a stop: no timer

@@ -95,7 +95,7 @@ pub struct Gauges {
     pub requests: u32,
     /// Requests that wait for admission (R).
     pub queued_requests: u32,
-    /// Live rooms without a confirmed lease (R).
+    /// Live rooms that should have a lease by now and have none confirmed (R).
     pub unleased: u32,
     /// Workers that are avoided because they were blamed for several rooms in a row (R).
     pub avoided_nodes: u32,

@@ -1,11 +1,14 @@
-//! What R knows of a room's lease. Renewed because of progress, at most once per third of its TTL, with a trailing renewal
-//! so that progress between two renewals counts.
+//! What R knows of a room's lease. Asked for once the room has lived for a moment: a room that is over by then costs the store
+//! nothing. Renewed because of progress, at most once per third of its TTL, with a trailing renewal so that progress between
+//! two renewals counts.
 
 use crate::time::{Millis, Moment};
 
 /// Where the lease stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum LeaseState {
+    /// The room is too young: asked for then.
+    Early(Moment),
     /// Asked for; the room runs unleased until the store confirms.
     Asked,
     /// Confirmed, and it has not lapsed.
@@ -18,6 +21,8 @@ pub enum LeaseState {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Lease {
     state: LeaseState,
+    /// How long the store has to answer the grant.
+    ttl: Millis,
     /// The store has not answered the grant.
     pending: bool,
     /// It said yes: there is something to revoke.
@@ -41,6 +46,8 @@ pub struct Lease {
 pub enum LeaseDue {
     /// Nothing yet.
     Nothing,
+    /// To ask the store for it.
+    Grant,
     /// The trailing renewal.
     Renew,
     /// The watch had its time to show a DELETE.
@@ -48,14 +55,15 @@ pub enum LeaseDue {
 }
 
 impl Lease {
-    /// The lease was asked for now.
+    /// The lease of a room that begins now, to be asked for when it has lived for `after`.
     #[must_use]
-    pub fn asked(now: Moment, ttl: Millis) -> Self {
+    pub fn new(now: Moment, after: Millis, ttl: Millis) -> Self {
         Self {
-            state: LeaseState::Asked,
-            pending: true,
+            state: LeaseState::Early(now + after),
+            ttl,
+            pending: false,
             granted: false,
-            grant_due: now + ttl,
+            grant_due: now + after + ttl,
             confirmed: now,
             sent: now,
             reported: None,
@@ -74,6 +82,12 @@ impl Lease {
     #[must_use]
     pub const fn is_leased(&self) -> bool {
         matches!(self.state, LeaseState::Leased)
+    }
+
+    /// Whether the room should have it and runs without it.
+    #[must_use]
+    pub const fn is_missing(&self) -> bool {
+        matches!(self.state, LeaseState::Asked | LeaseState::Unleased)
     }
 
     /// Whether the store still owes the answer to the grant.
@@ -156,6 +170,7 @@ impl Lease {
     #[must_use]
     pub fn next(&self, period: Millis) -> Option<Moment> {
         match self.state {
+            LeaseState::Early(due) => Some(due),
             LeaseState::Asked | LeaseState::Unleased => None,
             LeaseState::Leased => {
                 let trailing = self.owes_renewal.then(|| self.sent + period);
@@ -167,6 +182,12 @@ impl Lease {
     /// What the lease's own timer wants now.
     #[must_use]
     pub fn due(&mut self, now: Moment, period: Millis) -> LeaseDue {
+        if let LeaseState::Early(due) = self.state
+            && due <= now
+        {
+            self.ask(now);
+            return LeaseDue::Grant;
+        }
         if self.not_found_due.is_some_and(|due| due <= now) {
             self.not_found_due = None;
             return LeaseDue::NotFound;
@@ -176,6 +197,14 @@ impl Lease {
         } else {
             LeaseDue::Nothing
         }
+    }
+
+    fn ask(&mut self, now: Moment) {
+        self.state = LeaseState::Asked;
+        self.pending = true;
+        self.grant_due = now + self.ttl;
+        self.confirmed = now;
+        self.sent = now;
     }
 
     fn renew_if_due(&mut self, now: Moment, period: Millis) -> bool {
@@ -194,8 +223,14 @@ mod tests {
 
     const PERIOD: Millis = Millis(100);
 
+    fn asked() -> Lease {
+        let mut lease = Lease::new(Moment(0), Millis(0), Millis(300));
+        assert_eq!(lease.due(Moment(0), PERIOD), LeaseDue::Grant);
+        lease
+    }
+
     fn leased() -> Lease {
-        let mut lease = Lease::asked(Moment(0), Millis(300));
+        let mut lease = asked();
         lease.granted(Moment(0), Moment(5));
         lease
     }
@@ -212,8 +247,27 @@ mod tests {
     }
 
     #[test]
+    fn it_is_asked_for_once_the_room_has_lived_for_a_moment() {
+        let mut lease = Lease::new(Moment(10), Millis(40), Millis(300));
+        assert!(!lease.progress(Moment(20), PERIOD), "nothing to renew");
+        assert_eq!(lease.next(PERIOD), Some(Moment(50)));
+        assert_eq!(lease.due(Moment(49), PERIOD), LeaseDue::Nothing);
+        assert!(
+            !lease.is_pending() && !lease.to_revoke(),
+            "an end before then has nothing to give back"
+        );
+        assert_eq!(lease.due(Moment(60), PERIOD), LeaseDue::Grant);
+        assert_eq!(lease.due(Moment(60), PERIOD), LeaseDue::Nothing, "once");
+        assert!(lease.is_pending());
+        // The store's time runs from when it was asked.
+        lease.granted(Moment(60), Moment(360));
+        assert!(lease.is_leased());
+        assert_eq!(lease.next(PERIOD), Some(Moment(160)), "the progress before it counts");
+    }
+
+    #[test]
     fn a_yes_after_the_deadline_leaves_the_room_unleased() {
-        let mut lease = Lease::asked(Moment(0), Millis(300));
+        let mut lease = asked();
         lease.granted(Moment(0), Moment(301));
         assert_eq!(lease.state(), LeaseState::Unleased);
         assert!(!lease.to_revoke());

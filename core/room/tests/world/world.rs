@@ -216,7 +216,7 @@ impl World {
         Self::with(Rng::fixed(exact.coin), Some(exact), shape, loud)
     }
 
-    fn with(rng: Rng, exact: Option<Exact>, shape: Shape, loud: bool) -> Self {
+    fn with(mut rng: Rng, exact: Option<Exact>, shape: Shape, loud: bool) -> Self {
         let mut settings = Settings::from_ttl(Millis(2000));
         settings.queue_timeout = Millis(20_000);
         settings.request_timeout = Millis(60_000);
@@ -231,6 +231,8 @@ impl World {
         settings.canary_period = Millis(0);
         if exact.is_some() {
             settings.breaker_failures = 0;
+            // A lease that is asked for later is granted later, and that is explored.
+            settings.lease_after = Millis(0);
             // Coarse clockwork: a silence is then few steps long.
             settings.report_period = settings.progress_ttl.scale(1, 4);
             // Longer than what a late clock may be, which is longer here as well.
@@ -240,6 +242,9 @@ impl World {
             settings.who_timeout = late;
             settings.queue_timeout = Millis(6000);
             settings.request_timeout = Millis(30_000);
+        }
+        if exact.is_none() && rng.one_in(2) {
+            settings.lease_after = Millis(0);
         }
         debug_assert_eq!(settings.validate(), Ok(()));
         let mut world = Self {

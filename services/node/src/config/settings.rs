@@ -90,6 +90,9 @@ settings! {
     /// TTL of room and member leases, in milliseconds, whole seconds only. [default: from --progress-ttl-ms: 4/3 TTL,
     /// rounded up, at least 2000]
     lease_ttl_ms: u64, "MS" => lease_ttl;
+    /// A room that has lived for this many milliseconds is given its lease; one that is over by then costs etcd nothing. 0: all
+    /// are. [default: from --progress-ttl-ms: TTL/50]
+    lease_after_ms: u64, "MS" => lease_after;
     /// TCP_USER_TIMEOUT of data connections: sent bytes that stay unacknowledged for this many milliseconds break the
     /// connection. [default: from --progress-ttl-ms: 3 TTL/5]
     tcp_user_timeout_ms: u64, "MS" => tcp_user_timeout;

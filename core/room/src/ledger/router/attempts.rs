@@ -12,7 +12,7 @@ use crate::room::{Opening, Room};
 use crate::spec::RoomSpec;
 
 impl Ledger {
-    /// Begins a room for a waiting request: D is asked first, and the lease is asked for beside it.
+    /// Begins a room for a waiting request: D is asked first; the room's lease is asked for beside it, when it has lived for a moment.
     pub(super) fn begin(&mut self, key: RequestKey, prefill: Incarnation, decode: Incarnation) {
         let id = self.fresh_room();
         let (now, router) = (self.now, self.me);
@@ -53,7 +53,7 @@ impl Ledger {
             spec: spec.clone(),
             passed,
         });
-        self.push(Effect::Grant { spec: spec.clone() });
+        self.fire_lease(id);
         self.push(Effect::Open {
             spec,
             side: Side::Decode,

@@ -107,11 +107,16 @@ impl Ledger {
         }
     }
 
-    fn fire_lease(&mut self, id: RoomId) {
+    /// Does what the lease's own timer wants.
+    pub(super) fn fire_lease(&mut self, id: RoomId) {
         let (now, period) = (self.now, self.settings.lease_ttl.scale(1, 3));
         let Some(room) = self.live_mut(id) else { return };
         match room.lease.due(now, period) {
             LeaseDue::Nothing => {}
+            LeaseDue::Grant => {
+                let spec = room.spec.clone();
+                self.push(super::Effect::Grant { spec });
+            }
             LeaseDue::Renew => self.push(super::Effect::Renew { room: id }),
             LeaseDue::NotFound => self.lease_ended(id, Sign::NotFound),
         }

@@ -98,7 +98,7 @@ impl Ledger {
         for (_, room) in self.live_rooms() {
             gauges.count_phase(room.phase, now.since(room.phase_since));
             gauges.room_permits += 1;
-            gauges.unleased += u32::from(!room.lease.is_leased());
+            gauges.unleased += u32::from(room.lease.is_missing());
             // Judged by the last step: after a stop of R nothing is overdue before its grace is over.
             let overdue = self
                 .deadline_of(room)

@@ -46,6 +46,33 @@ fn renewed_by_progress_at_most_once_per_third_with_a_trailing_one() {
     assert_eq!(renewals(&bench.pass(3000)), 0);
 }
 
+fn grants(effects: &[Effect]) -> usize {
+    effects
+        .iter()
+        .filter(|effect| matches!(effect, Effect::Grant { .. }))
+        .count()
+}
+
+#[test]
+fn a_room_that_is_over_soon_never_asks_for_a_lease() {
+    let after = Settings::default().lease_after;
+    assert_eq!(after, Millis(100));
+    let mut bench = Bench::exactly(Settings::default(), &[P1], &[D1]);
+    let spec = bench.decoding(1);
+    assert_eq!(grants(&bench.pass(after.0 - 1)), 0, "too young");
+    let effects = bench.tokens(spec.room, 0, 5);
+    assert_eq!(ends(&effects)[0].verdict, Verdict::Done);
+    assert_eq!(grants(&bench.pass(10_000)) + revokes(&effects), 0);
+
+    let spec = bench.decoding(2);
+    assert_eq!(grants(&bench.pass(after.0 - 1)), 0);
+    assert_eq!(bench.ledger.gauges(bench.now).unleased, 0, "it lacks nothing yet");
+    assert_eq!(grants(&bench.pass(1)), 1);
+    leased(&mut bench, spec.room);
+    assert_eq!(grants(&bench.pass(1000)), 0, "once");
+    assert_eq!(revokes(&bench.tokens(spec.room, 0, 5)), 1);
+}
+
 #[test]
 fn revoked_once_at_the_end_and_a_late_yes_too() {
     let mut bench = Bench::pair();

@@ -32,7 +32,16 @@ struct Bench {
 }
 
 impl Bench {
+    /// Rooms ask for their leases at once here.
     fn with(settings: Settings, prefills: &[Incarnation], decodes: &[Incarnation]) -> Self {
+        let settings = Settings {
+            lease_after: Millis(0),
+            ..settings
+        };
+        Self::exactly(settings, prefills, decodes)
+    }
+
+    fn exactly(settings: Settings, prefills: &[Incarnation], decodes: &[Incarnation]) -> Self {
         let now = Moment(1000);
         let ledger = Ledger::new(
             Config {
