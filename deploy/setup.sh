@@ -74,6 +74,8 @@ look_for_packages() {
         # The tests run the lease store against a real etcd.
         need etcd-server have etcd
         need etcd-client have etcdctl
+        # One of them speaks TLS, with certificates of its own.
+        need openssl have openssl
         # The fuzzer's engine is C++.
         need g++ have g++
         # They put nodes into networks of their own, and cut these.

@@ -1,5 +1,4 @@
 //! etcd behind TLS that asks for a client certificate.
-#![cfg(feature = "tls")]
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 mod common;

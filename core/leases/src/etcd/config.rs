@@ -4,7 +4,7 @@ use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use etcd_client::ConnectOptions;
+use etcd_client::{Certificate, ConnectOptions, Identity, TlsOptions};
 
 /// How etcd is reached, and how long it may take. Needs etcd 3.4 or newer (older ones answer no progress requests).
 #[derive(Clone)]
@@ -65,9 +65,6 @@ pub enum EtcdConfigError {
     /// A CA, but plain http.
     #[error("`{0}` is plain http but TLS files are given; write https://, or leave the files out")]
     PlainWithTls(String),
-    /// TLS files, but no TLS compiled in.
-    #[error("this build has no TLS for etcd; build innkeeper-leases with the feature `tls`")]
-    TlsNotBuilt,
     /// A time that is zero.
     #[error("{0} is zero; give at least a few milliseconds")]
     Zero(&'static str),
@@ -94,9 +91,6 @@ impl EtcdConfig {
     pub(super) fn validate(&self) -> Result<(), EtcdConfigError> {
         if self.endpoints.is_empty() {
             return Err(EtcdConfigError::NoEndpoint);
-        }
-        if self.tls.is_some() && !cfg!(feature = "tls") {
-            return Err(EtcdConfigError::TlsNotBuilt);
         }
         for endpoint in &self.endpoints {
             self.validate_endpoint(endpoint)?;
@@ -154,9 +148,7 @@ impl EtcdConfig {
         self.with_tls(options).await
     }
 
-    #[cfg(feature = "tls")]
     async fn with_tls(&self, options: ConnectOptions) -> Result<ConnectOptions, etcd_client::Error> {
-        use etcd_client::{Certificate, Identity, TlsOptions};
         let Some(files) = &self.tls else { return Ok(options) };
         let mut tls = TlsOptions::new().ca_certificate(Certificate::from_pem(read(&files.ca).await?));
         if let Some((certificate, key)) = &files.client {
@@ -167,14 +159,8 @@ impl EtcdConfig {
         }
         Ok(options.with_tls(tls))
     }
-
-    #[cfg(not(feature = "tls"))]
-    async fn with_tls(&self, options: ConnectOptions) -> Result<ConnectOptions, etcd_client::Error> {
-        Ok(options)
-    }
 }
 
-#[cfg(feature = "tls")]
 async fn read(path: &std::path::Path) -> Result<Vec<u8>, etcd_client::Error> {
     let file = tokio::fs::read(path).await;
     file.map_err(|error| etcd_client::Error::InvalidArgs(format!("cannot read {}: {error}", path.display())))
