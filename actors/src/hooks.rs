@@ -3,8 +3,9 @@
 //! The ledgers are pure and know nothing of this; what is told is what their executors see pass: what a ledger is told,
 //! what it orders, what parts and routers say to each other. Every method but the first three may be left out.
 
-use innkeeper_room::ledger::router::{Effect, Event, Outcome, RoomEnd};
-use innkeeper_room::{Epoch, Evidence, FromWorker, PartEnd, Phase, RequestKey, RoomId, ToWorker};
+use innkeeper_leases::Member;
+use innkeeper_room::ledger::router::{Effect, Event, Outcome, RoomEnd, Side};
+use innkeeper_room::{Epoch, Evidence, FromWorker, Incarnation, PartEnd, Phase, RequestKey, RoomId, ToWorker};
 
 use crate::ports::{NewRequest, OpenRoom};
 
@@ -40,6 +41,13 @@ pub trait Hooks: Send + Sync + 'static {
     fn traceparent(&self, _room: RoomId) -> Option<String> {
         None
     }
+
+    /// A member of the cluster appeared or changed.
+    fn member(&self, _member: &Member) {}
+    /// Why a room's stream to a worker broke, for people; the ledger is told of the break next.
+    fn stream_broke(&self, _room: RoomId, _side: Side, _why: &str) {}
+    /// Why the node stream to a worker broke, for people; the ledger is told of it next.
+    fn node_broke(&self, _node: Incarnation, _why: &str) {}
 
     /// Whether the lease store is away.
     fn degraded(&self, _away: bool) {}

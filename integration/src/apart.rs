@@ -73,6 +73,7 @@ fn launch(options: &Options, net: &Net, name: &str, etcd: &str) -> Launch {
         name: name.to_owned(),
         launcher: net.launcher(name),
         args: own.into_iter().chain(options.flags.iter().cloned()).collect(),
+        env: options.env.clone(),
     }
 }
 

@@ -49,6 +49,7 @@ impl Cluster {
             name: "up".to_owned(),
             launcher: vec![],
             args: arguments(&options, &listen, etcd.as_ref()),
+            env: options.env.clone(),
         };
         let mut cluster = Self::launch(options, &[launch], &listen, etcd, None);
         cluster.wait_started().await;

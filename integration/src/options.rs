@@ -21,6 +21,7 @@ pub struct Options {
     pub(crate) ttl: Duration,
     pub(crate) canary_ms: u64,
     pub(crate) flags: Vec<String>,
+    pub(crate) env: Vec<(String, String)>,
 }
 
 impl Options {
@@ -35,6 +36,7 @@ impl Options {
             ttl: Duration::from_secs(5),
             canary_ms: 0,
             flags: vec![],
+            env: vec![],
         }
     }
 
@@ -86,6 +88,13 @@ impl Options {
     #[must_use]
     pub fn canaries_ms(mut self, ms: u64) -> Self {
         self.canary_ms = ms;
+        self
+    }
+
+    /// A variable of the program's environment.
+    #[must_use]
+    pub fn env(mut self, name: &str, value: &str) -> Self {
+        self.env.push((name.to_owned(), value.to_owned()));
         self
     }
 

@@ -59,6 +59,8 @@ pub(crate) struct Launch {
     pub(crate) launcher: Vec<String>,
     /// Its arguments.
     pub(crate) args: Vec<String>,
+    /// Variables of its environment.
+    pub(crate) env: Vec<(String, String)>,
 }
 
 /// A running `innkeeper` in a process group of its own. Dropping it ends it and everything that it started.
@@ -79,6 +81,9 @@ impl Process {
             log.unwrap_or_else(|error| panic!("no log at {}: {error}", path.display()))
         };
         let child = command_after(&launch.launcher, &launch.args)
+            // What a test's rooms leave behind goes with the test.
+            .env("INNKEEPER_RECORDER_DIR", dir.join("recorder"))
+            .envs(launch.env.clone())
             // A node that watches its parent ends with this end of it.
             .stdin(Stdio::piped())
             .stdout(log("stdout"))

@@ -7,7 +7,7 @@ use std::time::Duration;
 use innkeeper_leases::{Member, MemberState, Store};
 use innkeeper_room::ledger::router::{AbortAnswer, Event, Ledger, MemberView};
 use innkeeper_room::ledger::{Gauges, RoomRow};
-use innkeeper_room::{RequestKey, Settings};
+use innkeeper_room::{RequestKey, RoomId, Settings};
 use ractor::{Actor, ActorRef};
 use tokio::sync::{mpsc, oneshot, watch};
 
@@ -157,6 +157,18 @@ impl RouterNode {
     /// The records of all routers, this one included; `None` if the ledger did not answer within `limit`.
     pub async fn routers(&self, limit: Duration) -> Option<Vec<Member>> {
         self.ask(limit, Show::Routers).await
+    }
+
+    /// Ends a live room as if its lease had been revoked. Whether there was one; `None` if the ledger did not answer within
+    /// `limit`, twice.
+    pub async fn evict(&self, room: RoomId, limit: Duration) -> Option<bool> {
+        let lives = |rows: Vec<RoomRow>| rows.iter().any(|row| row.room == room);
+        if !lives(self.rows(limit).await?) {
+            return Some(false);
+        }
+        self.rooms.cast(RoomsMessage::Event(Event::Evict { room })).ok()?;
+        // Answered behind it: the room is over by then.
+        self.rows(limit).await.map(|_| true)
     }
 
     /// How many workers of each role it can use now: (prefill, decode).

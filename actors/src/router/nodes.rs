@@ -133,6 +133,9 @@ async fn pump(mut events: mpsc::Receiver<NodeEvent>, meant: Incarnation, side: S
     let mut up = false;
     // No deadline: what is not heard is missed by the ledger, which expects a Load every report period.
     while let Some(event) = events.recv().await {
+        if let NodeEvent::Down { why } = &event {
+            tell(Told::NodeBroke(meant, why.clone()));
+        }
         for event in translate(event, meant, side, &mut up) {
             if !tell(Told::Event(event)) {
                 return;

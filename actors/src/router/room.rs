@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use innkeeper_leases::{Doors, Store, StoreError};
 use innkeeper_room::ledger::router::{Event, Side};
-use innkeeper_room::{RoomId, RoomSpec, Settings, ToWorker};
+use innkeeper_room::{Incarnation, RoomId, RoomSpec, Settings, ToWorker};
 use ractor::{Actor, ActorProcessingErr, ActorRef};
 use tokio::sync::mpsc;
 
@@ -20,6 +20,10 @@ pub enum Told {
     Event(Event),
     /// A worker says something about the room.
     Says(RoomId, Side, WorkerSays),
+    /// Why the room's stream to a worker broke, for people; its end follows.
+    Broke(RoomId, Side, String),
+    /// Why the node stream to a worker broke, for people; that it is down follows.
+    NodeBroke(Incarnation, String),
 }
 
 /// Casts what a room hears; whether anybody still listens.
@@ -106,6 +110,9 @@ impl RouterRoom {
                     LinkItem::Says(says) => (Told::Says(room, side, says), false),
                     LinkItem::Ended { broken, why } => {
                         tracing::debug!(%room, ?side, broken, why, "a room's stream ended");
+                        if broken {
+                            tell(Told::Broke(room, side, why));
+                        }
                         (Told::Event(Event::StreamEnded { room, side, broken }), true)
                     }
                 };

@@ -35,6 +35,10 @@ pub enum RoomsMessage {
     Event(Event),
     /// A worker says something about a room.
     Says(RoomId, Side, WorkerSays),
+    /// Why a room's stream broke.
+    Broke(RoomId, Side, String),
+    /// Why a node stream broke.
+    NodeBroke(Incarnation, String),
     /// The lease store's watch tells.
     Watch(WatchEvent),
     /// The alarm clock rings.
@@ -51,6 +55,8 @@ impl From<Told> for RoomsMessage {
         match told {
             Told::Event(event) => Self::Event(event),
             Told::Says(room, side, says) => Self::Says(room, side, says),
+            Told::Broke(room, side, why) => Self::Broke(room, side, why),
+            Told::NodeBroke(node, why) => Self::NodeBroke(node, why),
         }
     }
 }
@@ -174,6 +180,8 @@ impl Actor for Rooms {
                     state.step(&myself, Event::Satisfied { request }, &[]).await;
                 }
             }
+            RoomsMessage::Broke(room, side, why) => state.parts.hooks.stream_broke(room, side, &why),
+            RoomsMessage::NodeBroke(node, why) => state.parts.hooks.node_broke(node, &why),
             RoomsMessage::Watch(event) => state.watched(&myself, event).await,
             RoomsMessage::Ring(ring) => {
                 state.step(&myself, Event::Tick, &[]).await;
@@ -310,6 +318,7 @@ impl State {
     async fn watched(&mut self, myself: &ActorRef<RoomsMessage>, event: WatchEvent) {
         match event {
             WatchEvent::MemberUp(member) => {
+                self.parts.hooks.member(&member);
                 if let Some(event) = self.nodes.up(*member) {
                     self.step(myself, event, &[]).await;
                 }

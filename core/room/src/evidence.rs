@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::message::Counters;
+use crate::phase::Phase;
 use crate::time::Millis;
 
 /// Who a node waited for.
@@ -29,6 +30,23 @@ impl Owes {
             Self::Prefill => "prefill",
             Self::Decode => "decode",
             Self::Router => "router",
+        }
+    }
+}
+
+/// Who owes the next step of a room in this phase, when this much has moved: the phase table.
+#[must_use]
+pub const fn owes(phase: Phase, counters: &Counters) -> Owes {
+    match phase {
+        Phase::Queued | Phase::Done | Phase::Failed => Owes::Nobody,
+        Phase::Bootstrapping | Phase::Decoding => Owes::Decode,
+        Phase::WaitingForInput => Owes::Prefill,
+        Phase::Transferring => {
+            if counters.bytes_sent < counters.bytes_sealed {
+                Owes::Prefill
+            } else {
+                Owes::Decode
+            }
         }
     }
 }

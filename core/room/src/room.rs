@@ -10,7 +10,7 @@ pub use hear::{Heard, TokensHeard};
 pub use lease::{Lease, LeaseDue, LeaseState};
 
 use crate::blame::Context;
-use crate::evidence::{Evidence, Owes};
+use crate::evidence::{self, Evidence, Owes};
 use crate::ids::{Epoch, Incarnation};
 use crate::ledger::router::Side;
 use crate::message::Counters;
@@ -191,18 +191,7 @@ impl Room {
     /// Who owes the next step, by the phase table.
     #[must_use]
     pub const fn owes(&self) -> Owes {
-        match self.phase {
-            Phase::Queued | Phase::Done | Phase::Failed => Owes::Nobody,
-            Phase::Bootstrapping | Phase::Decoding => Owes::Decode,
-            Phase::WaitingForInput => Owes::Prefill,
-            Phase::Transferring => {
-                if self.counters.bytes_sent < self.counters.bytes_sealed {
-                    Owes::Prefill
-                } else {
-                    Owes::Decode
-                }
-            }
-        }
+        evidence::owes(self.phase, &self.counters)
     }
 
     /// P's current epoch as R sees it.

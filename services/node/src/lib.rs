@@ -17,6 +17,7 @@ pub mod model;
 pub mod net;
 pub mod process;
 pub mod random;
+pub mod recorder;
 pub mod signals;
 pub mod store;
 pub mod telemetry;

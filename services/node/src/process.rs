@@ -16,8 +16,8 @@ use crate::tasks::Tasks;
 use crate::telemetry;
 use crate::{random, store};
 
-/// How long the last spans of a process that ends itself may take to be exported: they say why.
-const LAST_SPANS: Duration = Duration::from_millis(500);
+/// How long the last spans and records of a process that ends itself may take to be exported and written: they say why.
+const LAST_WORDS: Duration = Duration::from_millis(500);
 /// What still blocks a thread after the drain is ended with the process, this much later.
 const LAST_THREADS: Duration = Duration::from_millis(250);
 /// The exit status of a node that had to end itself: it is to be started again.
@@ -101,7 +101,7 @@ where
     };
     if let Some(why) = why {
         tracing::error!(why, "this process ends itself so that it is started again");
-        running.last_spans(LAST_SPANS).await;
+        running.last_words(LAST_WORDS).await;
         // No thread is joined: one of them may be what is stuck.
         std::process::exit(i32::from(MUST_RESTART));
     }

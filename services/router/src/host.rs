@@ -16,6 +16,7 @@ use innkeeper_node::metrics::{LEDGER_DEADLINE, NodeMetrics};
 use innkeeper_node::model::Model;
 use innkeeper_node::net::CountingListener;
 use innkeeper_node::random;
+use innkeeper_node::recorder::{Me, Recorder};
 use innkeeper_node::tasks::Tasks;
 use innkeeper_node::telemetry::Tracer;
 use innkeeper_node::view::{NodeSelf, NodeState, NodeView};
@@ -25,6 +26,8 @@ use innkeeper_room::ledger::router::{Config, Ledger};
 use tokio_util::sync::CancellationToken;
 use tonic::service::Routes;
 
+use crate::evict;
+use crate::explain::Explains;
 use crate::front::{self, FrontState, Limits};
 use crate::grpc_service::RouterService;
 use crate::metering::Metering;
@@ -66,7 +69,14 @@ pub async fn start(ground: Ground, model: Arc<Model>, tasks: Tasks) -> Result<Ru
         links.connections().clone(),
     ];
     let tracer = Tracer::start(&config.telemetry, Role::Router, &config.name, incarnation)?;
-    let metering = Arc::new(Metering::new(tracer.clone().map(RequestSpans::new)));
+    let own = Me {
+        role: Role::Router,
+        name: config.name.clone(),
+        incarnation,
+        layout: None,
+    };
+    let recorder = Recorder::start(&config, own, &tasks).await;
+    let metering = Arc::new(Metering::new(tracer.clone().map(RequestSpans::new), recorder.clone()));
     let seed = [random::bits()?, random::bits()?];
     let clock = Clock::boot();
     let parts = RouterParts {
@@ -99,6 +109,7 @@ pub async fn start(ground: Ground, model: Arc<Model>, tasks: Tasks) -> Result<Ru
     if let Some(tracer) = &tracer {
         metrics.show_spans(tracer.counts());
     }
+    metrics.show_recorder(recorder.counts());
     metering.fill(Arc::clone(&metrics));
 
     let stop = CancellationToken::new();
@@ -106,7 +117,12 @@ pub async fn start(ground: Ground, model: Arc<Model>, tasks: Tasks) -> Result<Ru
     let (health, health_service) = grpc::health::<RouterServer<RouterService>>().await;
     let health = health.also(front::grpc::SERVICE);
     let public = front::grpc::routes(state.clone()).map_err(|error| StartError::Contract(error.to_string()))?;
+    let explains =
+        Explains::new(Arc::clone(&node), recorder.clone()).map_err(|error| StartError::Client(error.to_string()))?;
     let pages = http::endpoints(Arc::clone(&view) as Arc<dyn NodeView>, metrics)
+        .merge(http::recorded(recorder.clone()))
+        .merge(explains.routes())
+        .merge(evict::routes(Arc::clone(&node), config.run.admin_key.clone()))
         .merge(faults.routes())
         .merge(public)
         .merge(front::grpc::route(health_service.clone()))
@@ -120,11 +136,13 @@ pub async fn start(ground: Ground, model: Arc<Model>, tasks: Tasks) -> Result<Ru
     tasks.spawn("health", watch).map_err(|_| StartError::Stopping)?;
 
     let exit = node.exit();
+    let recorded = recorder.clone();
     let drain = Box::new(move |limit: Duration| {
         let ending = async move {
             stopping.cancel();
             let clean = node.drain(limit).await;
             stop.cancel();
+            recorded.flush(grace).await;
             // Answers that were given are still on their way to clients.
             let left = tasks.shutdown(grace + grace).await;
             node.stop();
@@ -136,7 +154,7 @@ pub async fn start(ground: Ground, model: Arc<Model>, tasks: Tasks) -> Result<Ru
         state: NodeState::Serving,
         ..me
     };
-    Ok(Running::new(me, exit, drain, tracer))
+    Ok(Running::new(me, exit, drain, tracer, recorder))
 }
 
 fn front_state(

@@ -1,5 +1,7 @@
 //! The router: the front door that speaks the OpenAI API, and the owner of rooms behind it.
 
+mod evict;
+mod explain;
 pub mod front;
 mod grpc_service;
 mod host;

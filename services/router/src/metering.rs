@@ -1,13 +1,15 @@
-//! What happens, as metrics, log lines and spans. The tree needs it before the metrics exist, so these are filled in.
+//! What happens, as metrics, log lines, records and spans. The tree needs it before the metrics exist, so these are filled in.
 
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use innkeeper_actors::hooks::Hooks;
 use innkeeper_actors::ports::NewRequest;
+use innkeeper_leases::Member;
 use innkeeper_node::metrics::NodeMetrics;
-use innkeeper_room::ledger::router::{Effect, Event, Outcome, RoomEnd};
-use innkeeper_room::{Evidence, PartEnd, Phase, RequestKey, RoomId, Verdict};
+use innkeeper_node::recorder::Recorder;
+use innkeeper_room::ledger::router::{Effect, Event, Outcome, RoomEnd, Side};
+use innkeeper_room::{Evidence, Incarnation, PartEnd, Phase, RequestKey, RoomId, Verdict};
 
 use crate::front::{Metrics, RequestEnd, Route, ServerSpan};
 use crate::spans::RequestSpans;
@@ -16,14 +18,16 @@ use crate::spans::RequestSpans;
 pub struct Metering {
     metrics: OnceLock<Arc<NodeMetrics>>,
     spans: Option<RequestSpans>,
+    recorder: Recorder,
 }
 
 impl Metering {
     /// Without metrics as yet.
-    pub const fn new(spans: Option<RequestSpans>) -> Self {
+    pub const fn new(spans: Option<RequestSpans>, recorder: Recorder) -> Self {
         Self {
             metrics: OnceLock::new(),
             spans,
+            recorder,
         }
     }
 
@@ -89,6 +93,7 @@ impl Hooks for Metering {
         if let Some(spans) = &self.spans {
             spans.arrived(request, what);
         }
+        self.recorder.arrived(request, what);
     }
 
     fn told(&self, event: &Event) {
@@ -98,6 +103,7 @@ impl Hooks for Metering {
         if let Some(spans) = &self.spans {
             spans.told(event);
         }
+        self.recorder.told(event);
     }
 
     fn ordered(&self, effect: &Effect) {
@@ -107,6 +113,7 @@ impl Hooks for Metering {
         if let Some(spans) = &self.spans {
             spans.ordered(effect);
         }
+        self.recorder.ordered(effect);
     }
 
     fn room_phase(&self, room: RoomId, phase: Phase) {
@@ -116,6 +123,19 @@ impl Hooks for Metering {
         if let Some(spans) = &self.spans {
             spans.phase(room, phase);
         }
+        self.recorder.room_phase(room, phase);
+    }
+
+    fn member(&self, member: &Member) {
+        self.recorder.member(member);
+    }
+
+    fn stream_broke(&self, room: RoomId, side: Side, why: &str) {
+        self.recorder.stream_broke(room, side, why);
+    }
+
+    fn node_broke(&self, node: Incarnation, why: &str) {
+        self.recorder.node_broke(node, why);
     }
 
     fn traceparent(&self, room: RoomId) -> Option<String> {

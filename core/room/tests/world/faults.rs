@@ -13,10 +13,22 @@ pub(crate) enum Fault {
     LoseMessage(usize),
     DuplicateMessage(usize),
     DelayControl(usize, u64),
-    CutControl { w: usize, at_r: bool, at_w: bool },
+    CutControl {
+        w: usize,
+        at_r: bool,
+        at_w: bool,
+    },
     ControlHole(usize),
-    CutData { p: usize, d: usize, at_p: bool, at_d: bool },
-    DataHole { p: usize, d: usize },
+    CutData {
+        p: usize,
+        d: usize,
+        at_p: bool,
+        at_d: bool,
+    },
+    DataHole {
+        p: usize,
+        d: usize,
+    },
     Crash(usize, u64),
     Stop(usize),
     Hang(usize),
@@ -35,9 +47,11 @@ pub(crate) enum Fault {
     ActorDies(usize),
     Drain(usize),
     Stalls(RequestKey),
+    /// An operator evicts a room. The explorer alone does it: seeded runs revoke leases, which comes to the same.
+    Evict,
 }
 
-/// How many kinds there are.
+/// How many kinds there are for seeded runs.
 pub(crate) const KINDS: u64 = 25;
 
 impl Fault {
@@ -45,7 +59,7 @@ impl Fault {
     pub(crate) const fn is_of_store(self) -> bool {
         matches!(
             self,
-            Self::Revoke | Self::StoreAway | Self::StoreWiped | Self::LateGrant(_) | Self::DeafStore
+            Self::Revoke | Self::Evict | Self::StoreAway | Self::StoreWiped | Self::LateGrant(_) | Self::DeafStore
         )
     }
 
@@ -59,7 +73,7 @@ impl Fault {
 
     /// Whether nothing may come of it at all.
     pub(crate) const fn is_harmless(self) -> bool {
-        matches!(self, Self::DuplicateMessage(_)) || (self.is_of_store() && !matches!(self, Self::Revoke))
+        matches!(self, Self::DuplicateMessage(_)) || (self.is_of_store() && !matches!(self, Self::Revoke | Self::Evict))
     }
 }
 
@@ -169,6 +183,7 @@ impl World {
                     self.delete_room(room);
                 }
             }
+            Fault::Evict => self.evict(),
             Fault::StoreAway => self.store_away(true),
             Fault::StoreWiped => self.store_wiped(),
             Fault::LateGrant(ms) => self.store.late = ms,
@@ -230,6 +245,7 @@ impl World {
             | Fault::Gone(_)
             | Fault::Stalls(_)
             | Fault::Revoke
+            | Fault::Evict
             | Fault::StoreWiped
             | Fault::ActorDies(_) => return,
         }
@@ -263,6 +279,7 @@ impl World {
             | Fault::Gone(_)
             | Fault::Stalls(_)
             | Fault::Revoke
+            | Fault::Evict
             | Fault::StoreAway
             | Fault::StoreWiped
             | Fault::LateGrant(_)
@@ -441,6 +458,15 @@ impl World {
         self.input_now(w, event);
         if over {
             self.schedule(self.now + 600, Act::Exit(w, self.nodes[w].life));
+        }
+    }
+
+    fn evict(&mut self) {
+        let now = self.clock(0);
+        let Brain::R(ledger) = &self.nodes[0].brain else { return };
+        let rooms: Vec<RoomId> = ledger.rows(now).iter().map(|row| row.room).collect();
+        if let Some(room) = self.rng.pick(&rooms).filter(|_| self.nodes[0].up) {
+            self.input_now(0, In::R(router::Event::Evict { room }));
         }
     }
 

@@ -44,7 +44,7 @@ impl World {
         let revokes = self
             .faults
             .iter()
-            .filter(|fault| matches!(fault, Fault::Revoke))
+            .filter(|fault| matches!(fault, Fault::Revoke | Fault::Evict))
             .count();
         let store_only = revokes < 2
             && self

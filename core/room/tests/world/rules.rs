@@ -145,6 +145,7 @@ pub(crate) fn of_router(event: &router::Event) -> (Option<RoomId>, Kind) {
         | E::RenewFailed { room, .. }
         | E::DoorGone { room }
         | E::DoorAbsent { room }
+        | E::Evict { room }
         | E::ActorDied { room } => (Some(*room), Kind::Room),
         _ => (None, Kind::Node),
     }

@@ -10,6 +10,8 @@ use super::remembered;
 
 /// A node that does not answer within this is named, and never waited for longer.
 pub(crate) const NODE_DEADLINE: Duration = Duration::from_secs(1);
+/// The router's time to explain a room: it asks the workers meanwhile, with deadlines of its own.
+pub(crate) const EXPLAIN_DEADLINE: Duration = Duration::from_millis(2500);
 /// Between two looks at a cluster that is coming up.
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
 
@@ -53,6 +55,25 @@ pub(crate) async fn get<T: DeserializeOwned>(client: &reqwest::Client, addr: &st
     response
         .json()
         .await
+        .with_context(|| format!("{url} answered something else than was expected"))
+}
+
+/// Gets JSON of something that may not be there: `None` if the server says so.
+pub(crate) async fn found<T: DeserializeOwned>(
+    client: &reqwest::Client,
+    addr: &str,
+    path: &str,
+) -> anyhow::Result<Option<T>> {
+    let url = format!("{}{path}", base(addr));
+    let response = client.get(&url).send().await;
+    let response = response.with_context(|| format!("no answer from {url}"))?;
+    if response.status() == reqwest::StatusCode::NOT_FOUND {
+        return Ok(None);
+    }
+    anyhow::ensure!(response.status().is_success(), "{url} answered {}", response.status());
+    let answer = response.json().await;
+    answer
+        .map(Some)
         .with_context(|| format!("{url} answered something else than was expected"))
 }
 

@@ -1,5 +1,7 @@
 //! The client commands: they find the router by `--router` or `INNKEEPER_ROUTER`, and ask every node themselves.
 
+mod evict;
+mod explain;
 pub(crate) mod http;
 pub(crate) mod ps;
 mod remembered;

@@ -6,20 +6,29 @@ use clap::Subcommand;
 use serde_json::{Value, json};
 
 use super::http::{NODE_DEADLINE, client, get, nodes_or_last};
-use super::{RouterArgs, print_table};
+use super::{RouterArgs, evict, explain, print_table};
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// List the rooms of a running cluster.
+    /// List the live rooms of a running cluster, or those that are over.
     Ls(Ls),
     /// Show one room as each of its nodes sees it.
     Show(Show),
+    /// Explain what happened to a room, live or over: who owed the next step, since when, and on what evidence.
+    Explain(explain::Explain),
+    /// Print the trace of a room's request.
+    Trace(explain::Trace),
+    /// End a room, as a revocation of its lease does; its request goes on with the next attempt.
+    Evict(evict::Args),
 }
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Ls {
     #[command(flatten)]
     router: RouterArgs,
+    /// Rooms that are over, newest first.
+    #[arg(long)]
+    ended: bool,
     /// Print JSON.
     #[arg(long)]
     json: bool,
@@ -47,10 +56,16 @@ pub(crate) async fn run(command: &Command) -> anyhow::Result<()> {
     match command {
         Command::Ls(args) => ls(args).await,
         Command::Show(args) => show(args).await,
+        Command::Explain(args) => explain::explain(args).await,
+        Command::Trace(args) => explain::trace(args).await,
+        Command::Evict(args) => evict::run(args).await,
     }
 }
 
 async fn ls(args: &Ls) -> anyhow::Result<()> {
+    if args.ended {
+        return explain::ended(&args.router.router, args.json).await;
+    }
     let rows = merged(&look(&args.router.router).await?);
     if args.json {
         println!("{}", serde_json::to_string_pretty(&rows)?);
@@ -94,7 +109,7 @@ async fn show(args: &Show) -> anyhow::Result<()> {
         .collect();
     anyhow::ensure!(
         !parts.is_empty(),
-        "no node has a live room {id}: it never existed, or it has ended"
+        "no node has a live room {id}: it never existed, or it has ended (`innkeeper rooms explain {id}` says how)"
     );
     if args.json {
         println!("{}", serde_json::to_string_pretty(&parts)?);

@@ -9,8 +9,8 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use innkeeper_node::config::{
-    ConfigError, EngineArgs, EngineConfig, NodeConfig, RunArgs, SettingsArgs, StoreArgs, TelemetryArgs, check_faults,
-    exit_with,
+    ConfigError, EngineArgs, EngineConfig, NodeConfig, RecorderArgs, RunArgs, SettingsArgs, StoreArgs, TelemetryArgs,
+    check_faults, exit_with,
 };
 use innkeeper_room::{Role, Settings};
 
@@ -79,7 +79,10 @@ impl Plan {
             decode: 1,
             listen: SocketAddr::from(([127, 0, 0, 1], 0)),
             engine: EngineArgs::default(),
-            run: RunArgs::default(),
+            run: RunArgs {
+                recorder: RecorderArgs::nowhere(),
+                ..RunArgs::default()
+            },
             store: StoreArgs::default(),
             telemetry: quiet,
             settings: SettingsArgs::default(),

@@ -99,6 +99,7 @@ fn spawn(node: &NodeConfig, engine: &EngineConfig) -> anyhow::Result<Child> {
         .args(engine.to_args())
         .envs(node.store.to_env())
         .envs(node.telemetry.to_env())
+        .envs(node.run.to_env())
         // Its end tells the child that this process is gone.
         .stdin(Stdio::piped())
         // A Ctrl-C is for this process alone, which then lets the nodes drain in order.

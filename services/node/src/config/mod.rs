@@ -10,6 +10,7 @@
 //! node       names, addresses, and all of it together
 //! store      how the lease store is reached
 //! telemetry  logs and spans
+//! recorder   where rooms that are over are kept
 //! engine     which engine, and how large
 //! failure    what becomes of a stream whose room is lost
 //! faults     what tests ask a node to do wrong
@@ -19,6 +20,7 @@ mod engine;
 mod failure;
 mod faults;
 mod node;
+mod recorder;
 mod settings;
 mod source;
 mod store;
@@ -32,6 +34,7 @@ pub use engine::{EngineArgs, EngineConfig, EngineKind, MockTiming};
 pub use failure::{NoPolicy, OnFailureRoutes};
 pub use faults::{Fault, MessageAct, MessageFault, NoFault, Way, Wish, check_faults};
 pub use node::{IdentityArgs, NodeArgs, NodeConfig, RunArgs, RunConfig};
+pub use recorder::{RecorderArgs, RecorderConfig};
 pub use settings::SettingsArgs;
 pub use source::{parse_from, parse_or_exit};
 pub use store::{Secret, StoreArgs, StoreConfig};

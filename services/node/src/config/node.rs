@@ -7,8 +7,8 @@ use std::time::Duration;
 use innkeeper_room::{Role, Settings};
 
 use super::{
-    ConfigError, OnFailureRoutes, SettingsArgs, StoreArgs, StoreConfig, TelemetryArgs, TelemetryConfig, Wish, flag,
-    wrong,
+    ConfigError, OnFailureRoutes, RecorderArgs, RecorderConfig, Secret, SettingsArgs, StoreArgs, StoreConfig,
+    TelemetryArgs, TelemetryConfig, Wish, flag, wrong,
 };
 
 /// Everything a router or a worker takes, apart from its engine.
@@ -71,6 +71,13 @@ pub struct RunArgs {
     /// with the error; for one route as chat=fail or completions=fail. [default: migrate]
     #[arg(long, value_name = "POLICY")]
     pub on_failure: Option<OnFailureRoutes>,
+    /// The key with which operators evict rooms at a router; without one nobody can. Better given as INNKEEPER_ADMIN_KEY, which
+    /// no process list shows. [default: none]
+    #[arg(long, value_name = "KEY", hide_env_values = true)]
+    pub admin_key: Option<Secret>,
+    /// The flight recorder.
+    #[command(flatten)]
+    pub recorder: RecorderArgs,
     /// Faults that a test wants, with commas between them; only with the mock engine. [default: none]
     #[arg(long, value_name = "FAULTS", value_delimiter = ',', hide = true)]
     pub test_faults: Vec<Wish>,
@@ -110,6 +117,10 @@ pub struct RunConfig {
     pub drain: Duration,
     /// What becomes of a stream whose room is lost.
     pub on_failure: OnFailureRoutes,
+    /// The key with which operators evict rooms; never printed, and not among the arguments.
+    pub admin_key: Option<Secret>,
+    /// The flight recorder.
+    pub recorder: RecorderConfig,
     /// Faults that a test wants; none in production.
     pub faults: Vec<Wish>,
 }
@@ -158,7 +169,8 @@ impl NodeConfig {
     }
 
     /// The arguments that give exactly this configuration, for a process that is started with it. The store's password
-    /// and the headers of spans are not among them: see [`StoreConfig::to_env`] and [`TelemetryConfig::to_env`].
+    /// the headers of spans and the key of operators are not among them: see [`StoreConfig::to_env`],
+    /// [`TelemetryConfig::to_env`] and [`RunConfig::to_env`].
     #[must_use]
     pub fn to_args(&self) -> Vec<String> {
         let mut args = vec![
@@ -211,13 +223,23 @@ impl RunArgs {
                 .unwrap_or_else(|| env!("CARGO_PKG_VERSION").to_owned()),
             drain: Duration::from_millis(self.drain_timeout_ms.unwrap_or(30_000)),
             on_failure: self.on_failure.unwrap_or_default(),
+            // An empty variable is none.
+            admin_key: self.admin_key.clone().filter(|key| !key.reveal().is_empty()),
+            recorder: self.recorder.resolve(),
             faults: self.test_faults.clone(),
         }
     }
 }
 
 impl RunConfig {
-    /// The arguments that give exactly this.
+    /// The variable that gives the key of operators: arguments show in process lists.
+    #[must_use]
+    pub fn to_env(&self) -> Vec<(&'static str, String)> {
+        let key = self.admin_key.iter().map(|key| key.reveal().to_owned());
+        key.map(|key| ("INNKEEPER_ADMIN_KEY", key)).collect()
+    }
+
+    /// The arguments that give this, apart from the key of operators.
     #[must_use]
     pub fn to_args(&self) -> Vec<String> {
         let mut args = vec![
@@ -225,6 +247,7 @@ impl RunConfig {
             flag("drain-timeout-ms", self.drain.as_millis()),
             flag("on-failure", self.on_failure),
         ];
+        args.extend(self.recorder.to_args());
         args.extend(self.faults.iter().map(|wish| flag("test-faults", wish)));
         args
     }

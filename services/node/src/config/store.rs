@@ -43,6 +43,22 @@ impl FromStr for Secret {
     }
 }
 
+impl Secret {
+    /// The text itself, for whoever compares it or hands it on.
+    #[must_use]
+    pub fn reveal(&self) -> &str {
+        &self.0
+    }
+
+    /// Whether somebody knows it. Takes the same time for every guess of its length.
+    #[must_use]
+    pub fn is(&self, guess: &str) -> bool {
+        let (own, guess) = (self.0.as_bytes(), guess.as_bytes());
+        let differs = own.iter().zip(guess).fold(0, |differs, (a, b)| differs | (a ^ b));
+        std::hint::black_box(differs) == 0 && own.len() == guess.len()
+    }
+}
+
 impl fmt::Debug for Secret {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("***")

@@ -227,3 +227,21 @@ fn the_environment_goes_before_the_file() {
         .unwrap();
     assert!(status.status.success(), "{}", String::from_utf8_lossy(&status.stdout));
 }
+
+#[test]
+fn the_key_of_operators_is_handed_on_and_never_shown() {
+    let config = worker(&["--admin-key", "open-sesame", "--recorder-dir", "none"]).unwrap();
+    let config = config.node.resolve(Role::Router).unwrap();
+    assert!(config.run.admin_key.as_ref().is_some_and(|key| key.is("open-sesame")));
+    assert!(!format!("{config:?}").contains("sesame"));
+    assert!(!config.to_args().concat().contains("sesame"));
+    assert_eq!(config.run.to_env(), [("INNKEEPER_ADMIN_KEY", "open-sesame".to_owned())]);
+    assert_eq!(config.run.recorder.dir, None);
+    assert!(config.to_args().contains(&"--recorder-dir=none".to_owned()));
+    let none = worker(&["--admin-key", ""])
+        .unwrap()
+        .node
+        .resolve(Role::Router)
+        .unwrap();
+    assert_eq!(none.run.admin_key, None, "an empty variable is none");
+}

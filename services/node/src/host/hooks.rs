@@ -1,4 +1,4 @@
-//! What a worker's tree tells: counted, logged, and made spans of.
+//! What a worker's tree tells: counted, logged, recorded, and made spans of.
 
 use std::sync::{Arc, OnceLock};
 
@@ -9,20 +9,23 @@ use innkeeper_room::{Evidence, FromWorker, PartEnd, RoomId, ToWorker};
 
 use super::spans::PartSpans;
 use crate::metrics::NodeMetrics;
+use crate::recorder::Recorder;
 
 /// The metrics need the tree, and the tree the metrics: what ends before both are there is nothing.
 pub(super) struct WorkerHooks {
     node: String,
     metrics: OnceLock<Arc<NodeMetrics>>,
     spans: Option<PartSpans>,
+    recorder: Recorder,
 }
 
 impl WorkerHooks {
-    pub(super) fn new(node: String, spans: Option<PartSpans>) -> Self {
+    pub(super) fn new(node: String, spans: Option<PartSpans>, recorder: Recorder) -> Self {
         Self {
             node,
             metrics: OnceLock::new(),
             spans,
+            recorder,
         }
     }
 
@@ -63,6 +66,7 @@ impl Hooks for WorkerHooks {
         if let Some(spans) = &self.spans {
             spans.opened(open);
         }
+        self.recorder.opened(open);
     }
 
     fn part_says(&self, room: RoomId, message: &FromWorker) {
@@ -72,18 +76,21 @@ impl Hooks for WorkerHooks {
         if let Some(spans) = &self.spans {
             spans.says(room, message);
         }
+        self.recorder.says(room, message);
     }
 
     fn part_hears(&self, room: RoomId, message: &ToWorker) {
         if let Some(spans) = &self.spans {
             spans.hears(room, message);
         }
+        self.recorder.hears(room, message);
     }
 
     fn connection_broke(&self, room: RoomId, broke: &Broke) {
         if let Some(spans) = &self.spans {
             spans.broke(room, broke);
         }
+        self.recorder.broke(room, broke);
     }
 
     fn degraded(&self, away: bool) {

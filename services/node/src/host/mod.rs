@@ -25,6 +25,7 @@ use crate::config::NodeConfig;
 use crate::faults::Faults;
 use crate::net::{Connections, CountingListener};
 use crate::random::RandomError;
+use crate::recorder::Recorder;
 use crate::telemetry::{TelemetryError, Tracer};
 use crate::view::NodeSelf;
 
@@ -38,6 +39,7 @@ pub struct Running {
     exit: watch::Receiver<Option<String>>,
     drain: Drain,
     tracer: Option<Tracer>,
+    recorder: Recorder,
 }
 
 /// How long the last spans of a node that ends may take to be exported.
@@ -72,6 +74,9 @@ pub enum StartError {
     /// No ids could be made.
     #[error(transparent)]
     Random(#[from] RandomError),
+    /// No HTTP client could be made.
+    #[error("no HTTP client can be made ({0}); this program is broken, or the system is out of resources")]
+    Client(String),
     /// What was built into the program is broken.
     #[error("the contract of the gRPC API cannot be read ({0}); build the program anew")]
     Contract(String),
@@ -88,12 +93,14 @@ impl Running {
         exit: watch::Receiver<Option<String>>,
         drain: Drain,
         tracer: Option<Tracer>,
+        recorder: Recorder,
     ) -> Self {
         Self {
             me,
             exit,
             drain,
             tracer,
+            recorder,
         }
     }
 
@@ -114,11 +121,14 @@ impl Running {
         clean
     }
 
-    /// Exports what spans there are, within `limit`: the process ends without a drain.
-    pub async fn last_spans(&self, limit: Duration) {
-        if let Some(tracer) = &self.tracer {
-            tracer.flush(limit).await;
-        }
+    /// Exports what spans there are and writes what rooms have ended, within `limit`: the process ends without a drain.
+    pub async fn last_words(&self, limit: Duration) {
+        let spans = async {
+            if let Some(tracer) = &self.tracer {
+                tracer.flush(limit).await;
+            }
+        };
+        tokio::join!(spans, self.recorder.flush(limit));
     }
 }
 

@@ -25,6 +25,7 @@ use crate::grpc::{self, Health};
 use crate::http;
 use crate::metrics::{LEDGER_DEADLINE, NodeMetrics};
 use crate::net::Connections;
+use crate::recorder::{Me, Recorder};
 use crate::tasks::Tasks;
 use crate::telemetry::Tracer;
 use crate::view::{EngineCounts, NodeSelf, NodeState, NodeView, PageSize};
@@ -93,7 +94,8 @@ pub async fn start_worker<K: WorkerKind + Sync + 'static>(
     let spans = tracer
         .clone()
         .map(|tracer| PartSpans::new(tracer, K::ROLE, wiring.engine.layout().clone()));
-    let hooks = Arc::new(WorkerHooks::new(config.name.clone(), spans));
+    let recorder = Recorder::start(&config, own(&me, &*wiring.engine), &wiring.tasks).await;
+    let hooks = Arc::new(WorkerHooks::new(config.name.clone(), spans, recorder.clone()));
     let parts = WorkerParts {
         engine: Arc::clone(&wiring.engine),
         store: Arc::clone(&wiring.ground.store),
@@ -117,11 +119,13 @@ pub async fn start_worker<K: WorkerKind + Sync + 'static>(
     if let Some(tracer) = &tracer {
         metrics.show_spans(tracer.counts());
     }
+    metrics.show_recorder(recorder.counts());
     hooks.fill(Arc::clone(&metrics));
 
     let stop = CancellationToken::new();
     let endpoints =
-        http::endpoints(Arc::clone(&view) as Arc<dyn NodeView>, metrics).merge(wiring.ground.faults.routes());
+        http::endpoints(Arc::clone(&view) as Arc<dyn NodeView>, metrics).merge(http::recorded(recorder.clone()));
+    let endpoints = endpoints.merge(wiring.ground.faults.routes());
     let grace = config.settings.grace.duration();
     let (health, health_service) = grpc::health::<WorkerServer<WorkerService<WorkerNode<K::Craft>>>>().await;
     let service = WorkerService::new(Arc::clone(&node), config.settings.clone(), wiring.tasks.clone()).into_server();
@@ -141,6 +145,7 @@ pub async fn start_worker<K: WorkerKind + Sync + 'static>(
     wiring.tasks.spawn("load_log", log).map_err(|_| StartError::Stopping)?;
 
     let exit = node.exit();
+    let recorded = recorder.clone();
     let drain = Box::new(move |limit: Duration| {
         let ending = async move {
             view.stopping.cancel();
@@ -148,6 +153,7 @@ pub async fn start_worker<K: WorkerKind + Sync + 'static>(
             kind.shutdown();
             stop.cancel();
             node.stop();
+            recorded.flush(grace).await;
             wiring.engine.shutdown(grace);
             let left = wiring.tasks.shutdown(grace + grace).await;
             clean && left == 0
@@ -158,7 +164,17 @@ pub async fn start_worker<K: WorkerKind + Sync + 'static>(
         state: NodeState::Serving,
         ..me
     };
-    Ok(Running::new(me, exit, drain, tracer))
+    Ok(Running::new(me, exit, drain, tracer, recorder))
+}
+
+/// Whose recorder it is.
+fn own(me: &NodeSelf, engine: &dyn Engine) -> Me {
+    Me {
+        role: me.role,
+        name: me.name.clone(),
+        incarnation: me.incarnation,
+        layout: Some(engine.layout().clone()),
+    }
 }
 
 struct Servers {

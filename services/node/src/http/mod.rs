@@ -8,6 +8,7 @@
 //! /innkeeper/v1/rooms   its rooms: the rows of `rooms ls --json`; 503 if the ledger does not answer
 //! ```
 
+mod recorded;
 #[cfg(test)]
 mod tests;
 
@@ -31,6 +32,8 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tower::ServiceExt;
 
+pub use recorded::{recorded, refusal, room_of};
+
 use crate::grpc::finish_within;
 use crate::metrics::{self, Form, LEDGER_DEADLINE, NodeMetrics};
 use crate::net::CountingListener;
@@ -50,7 +53,7 @@ struct Node {
     metrics: Arc<NodeMetrics>,
 }
 
-/// The endpoints of a node, to which its own are added (`Router::merge`).
+/// The endpoints of a node, to which those of its recorder ([`recorded`]) and its own are added (`Router::merge`).
 pub fn endpoints(view: Arc<dyn NodeView>, metrics: Arc<NodeMetrics>) -> Router {
     Router::new()
         .route("/metrics", get(scrape))

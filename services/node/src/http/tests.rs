@@ -6,7 +6,9 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 use super::*;
+use crate::config::{NodeArgs, RecorderArgs};
 use crate::net::Connections;
+use crate::recorder::{Me, Recorder};
 use crate::tasks::Tasks;
 use crate::view::fake::FakeNode;
 
@@ -25,7 +27,9 @@ impl Served {
             tokio::time::sleep(Duration::from_secs(3600)).await;
             "late"
         });
-        let router = endpoints(view, metrics).merge(Router::new().route("/slow", slow));
+        let router = endpoints(view, metrics)
+            .merge(recorded(recorder()))
+            .merge(Router::new().route("/slow", slow));
         let listener = CountingListener::bind(([127, 0, 0, 1], 0).into(), Connections::new("http", 16))
             .await
             .unwrap();
@@ -56,6 +60,31 @@ impl Served {
         let (status, body) = self.get(path).await;
         (status, serde_json::from_str(&body).unwrap())
     }
+}
+
+/// That of a decode worker which has no rooms.
+fn recorder() -> Recorder {
+    let mut config = NodeArgs::default().resolve(Role::Decode).unwrap();
+    config.run.recorder = RecorderArgs::nowhere().resolve();
+    let me = Me {
+        role: Role::Decode,
+        name: "d".to_owned(),
+        incarnation: innkeeper_room::Incarnation::new(0xd0),
+        layout: None,
+    };
+    Recorder::in_memory(&config, me)
+}
+
+#[tokio::test]
+async fn what_was_never_recorded_is_not_found_and_what_is_no_room_is_refused() {
+    let served = Served::start(FakeNode::answering(Gauges::default())).await;
+    assert_eq!(served.json("/innkeeper/v1/ended").await, (200, json!([])));
+    for (path, status, code) in [("1", 404, "unknown_room"), ("zz", 400, "invalid_value")] {
+        let (got, body) = served.json(&format!("/innkeeper/v1/record/{path}")).await;
+        assert_eq!((got, &body["error"]["code"]), (status, &json!(code)), "{body}");
+        assert!(body["error"]["message"].is_string() && body["error"]["type"].is_string());
+    }
+    assert_eq!(served.get("/innkeeper/v1/ended?limit=many").await.0, 400);
 }
 
 #[tokio::test]

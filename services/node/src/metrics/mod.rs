@@ -28,6 +28,7 @@ use innkeeper_room::{Blame, PartEnd, Role, Verdict};
 use prometheus_client::encoding::{prometheus_text, text};
 use prometheus_client::registry::Registry;
 
+use crate::recorder::RecorderCounts;
 use crate::telemetry::SpanCounts;
 use crate::view::NodeView;
 use counted::{Counted, EndedLabels, OutcomeLabels};
@@ -54,6 +55,7 @@ pub struct NodeMetrics {
     parts: Mutex<worker::Parts>,
     rooms: Mutex<router::Rooms>,
     spans: OnceLock<Arc<SpanCounts>>,
+    recorder: OnceLock<Arc<RecorderCounts>>,
 }
 
 /// In which form a scrape is answered.
@@ -81,12 +83,18 @@ impl NodeMetrics {
             parts: Mutex::default(),
             rooms: Mutex::default(),
             spans: OnceLock::new(),
+            recorder: OnceLock::new(),
         }
     }
 
     /// The node exports spans: what becomes of them is shown. Once only.
     pub fn show_spans(&self, counts: &Arc<SpanCounts>) {
         drop(self.spans.set(Arc::clone(counts)));
+    }
+
+    /// The node records what ended badly: what becomes of that is shown. Once only.
+    pub fn show_recorder(&self, counts: Arc<RecorderCounts>) {
+        drop(self.recorder.set(counts));
     }
 
     /// A room that this router owned has ended.
@@ -147,8 +155,9 @@ impl NodeMetrics {
             .await
             .unwrap_or(None);
         let (mut now, mut foreign_now) = (Registry::with_prefix(PREFIX), Registry::default());
-        let spans = self.spans.get().map(|counts| counts.get());
-        let snapshot = Snapshot::take(self.role, &*self.view, gauges, spans);
+        let mut snapshot = Snapshot::take(self.role, &*self.view, gauges);
+        snapshot.spans = self.spans.get().map(|counts| counts.get());
+        snapshot.recorder = self.recorder.get().map(|counts| counts.get());
         foreign_now.register_collector(Box::new(foreign::Foreign::of(&snapshot)));
         now.register_collector(Box::new(snapshot));
         let mut page = String::new();

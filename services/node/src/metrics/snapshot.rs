@@ -25,16 +25,12 @@ pub(super) struct Snapshot {
     zombies: u64,
     engine: Option<EngineCounts>,
     pub(super) page: Option<PageSize>,
-    spans: Option<[(&'static str, u64); 3]>,
+    pub(super) spans: Option<[(&'static str, u64); 3]>,
+    pub(super) recorder: Option<[(&'static str, u64); 4]>,
 }
 
 impl Snapshot {
-    pub(super) fn take(
-        role: Role,
-        view: &dyn NodeView,
-        gauges: Option<Gauges>,
-        spans: Option<[(&'static str, u64); 3]>,
-    ) -> Self {
+    pub(super) fn take(role: Role, view: &dyn NodeView, gauges: Option<Gauges>) -> Self {
         let node = view.node();
         Self {
             role,
@@ -48,7 +44,8 @@ impl Snapshot {
             zombies: view.zombies(),
             engine: view.engine(),
             page: view.page(),
-            spans,
+            spans: None,
+            recorder: None,
         }
     }
 
@@ -148,15 +145,12 @@ impl Snapshot {
         )?;
         page.gauge("zombies", "Actors that did not stop when killed", self.zombies)?;
         if let Some(spans) = self.spans {
-            let mut encoder = page.0.encode_descriptor(
-                "spans",
-                "Spans that ended, by what became of them: exported, or lost to a full queue or a collector that took none",
-                None,
-                MetricType::Counter,
-            )?;
-            for (what, count) in spans {
-                ConstCounter::new(count).encode(encoder.encode_family(&[("outcome", what)])?)?;
-            }
+            let help = "Spans that ended, by what became of them: exported, or lost to a full queue or a collector that took none";
+            page.outcomes("spans", help, &spans)?;
+        }
+        if let Some(recorder) = self.recorder {
+            let help = "Records of rooms that ended badly, by what became of them: written, or lost to a full queue or the disk";
+            page.outcomes("recorder", help, &recorder)?;
         }
         Ok(())
     }
@@ -241,6 +235,15 @@ impl Page<'_> {
         let mut encoder = self.0.encode_descriptor(name, help, None, MetricType::Gauge)?;
         for (labels, value) in values {
             encoder.encode_family(&labels)?.encode_gauge(&shown(value))?;
+        }
+        Ok(())
+    }
+
+    /// Counters by outcome.
+    fn outcomes(&mut self, name: &str, help: &str, counts: &[(&'static str, u64)]) -> fmt::Result {
+        let mut encoder = self.0.encode_descriptor(name, help, None, MetricType::Counter)?;
+        for (outcome, count) in counts {
+            ConstCounter::new(*count).encode(encoder.encode_family(&[("outcome", *outcome)])?)?;
         }
         Ok(())
     }

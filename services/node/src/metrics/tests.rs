@@ -104,6 +104,7 @@ fn ended(reason: Reason) -> FromWorker {
 async fn exported(role: Role) -> BTreeSet<String> {
     let metrics = NodeMetrics::new(role, Arc::new(FakeNode::answering(Gauges::default())));
     metrics.show_spans(&Arc::default());
+    metrics.show_recorder(Arc::default());
     // A family without a series is not shown.
     metrics.room_ended(Verdict::Done, Blame::Nobody);
     metrics.request(Outcome::Done);

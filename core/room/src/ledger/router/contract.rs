@@ -214,6 +214,11 @@ pub enum Event {
         /// Which room.
         room: RoomId,
     },
+    /// An operator evicts the room: it ends as if its lease had been revoked, whether or not it has one.
+    Evict {
+        /// Which room.
+        room: RoomId,
+    },
     /// The room's actor died, for whatever reason.
     ActorDied {
         /// Which room.
@@ -240,6 +245,7 @@ impl Event {
             | Self::RenewFailed { room, .. }
             | Self::DoorGone { room }
             | Self::DoorAbsent { room }
+            | Self::Evict { room }
             | Self::ActorDied { room } => Some(*room),
             Self::Arrive(_)
             | Self::Abort { .. }

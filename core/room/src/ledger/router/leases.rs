@@ -51,6 +51,11 @@ impl Ledger {
         self.lease_ended(id, Sign::Absent);
     }
 
+    /// What a revocation by hand does, also for a room that has no lease: one that it has is given back with the end.
+    pub(super) fn evict(&mut self, id: RoomId) {
+        self.fail(id, Reason::LeaseRevoked, None, None);
+    }
+
     pub(super) fn lease_ended(&mut self, id: RoomId, sign: Sign) {
         let (now, lease_ttl) = (self.now, self.settings.lease_ttl);
         let Some(room) = self.live_mut(id) else { return };

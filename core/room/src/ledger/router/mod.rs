@@ -204,6 +204,7 @@ impl Ledger {
             Event::RenewFailed { room, not_found } => self.renew_failed(room, not_found),
             Event::DoorGone { room } => self.door_gone(room),
             Event::DoorAbsent { room } => self.door_absent(room),
+            Event::Evict { room } => self.evict(room),
             Event::ActorDied { room } => self.actor_died(room),
             Event::Drain => self.draining = true,
             Event::DrainOver => self.drain_over(),

@@ -99,6 +99,7 @@ impl World {
         if !self.store.rooms.is_empty() {
             blows.push((Fault::Revoke, 0));
         }
+        blows.push((Fault::Evict, 0));
         if !self.store.away {
             blows.extend([(Fault::StoreAway, lease / 2), (Fault::StoreAway, 2 * lease)]);
             blows.push((Fault::StoreWiped, 0));

@@ -102,7 +102,7 @@ fn of_router(event: &router::Event) -> Channel {
         | E::LeaseRenewed { room, .. }
         | E::RenewFailed { room, .. } => Channel::Store(Some(*room)),
         E::DoorGone { .. } | E::DoorAbsent { .. } | E::MemberUp(_) | E::MemberGone { .. } => Channel::Watch(0),
-        E::StreamEnded { room, .. } | E::FromWorker { room, .. } | E::ActorDied { room } => {
+        E::StreamEnded { room, .. } | E::FromWorker { room, .. } | E::Evict { room } | E::ActorDied { room } => {
             Channel::Own(0, Some(*room))
         }
         E::Satisfied { request } | E::ClientGone { request } | E::ClientStalled { request } => {

@@ -109,6 +109,32 @@ fn a_delete_of_a_fresh_lease_evicts_the_room_and_the_request_tries_again() {
 }
 
 #[test]
+fn an_operator_evicts_a_room_with_a_lease_and_one_without() {
+    for has_lease in [true, false] {
+        let mut bench = Bench::pair();
+        let spec = bench.started(1);
+        if has_lease {
+            leased(&mut bench, spec.room);
+        } else {
+            bench.on(Event::LeaseFailed {
+                room: spec.room,
+                exists: false,
+            });
+        }
+        bench.pass(1000);
+        let effects = bench.on(Event::Evict { room: spec.room });
+        let end = ends(&effects)[0];
+        assert_eq!(
+            (end.verdict, end.blame),
+            (Verdict::Failed(Reason::LeaseRevoked), Blame::Nobody)
+        );
+        assert!(begins(&effects), "the request tries again");
+        assert_eq!(revokes(&effects), usize::from(has_lease), "a lease is given back");
+        assert_eq!(bench.on(Event::Evict { room: spec.room }), vec![], "once");
+    }
+}
+
+#[test]
 fn a_lease_that_ran_out_in_silence_ends_the_room() {
     let settings = Settings {
         router_slack: Millis(60_000),

@@ -65,7 +65,7 @@ fn act() -> impl Strategy<Value = Act> {
         8 => (0u8..3, 1u8..6).prop_map(|(which, steps)| Act::Forward { which, steps }),
         1 => (any::<u8>(), any::<bool>(), any::<bool>())
             .prop_map(|(which, side, broken)| Act::Stream { which, side, broken }),
-        2 => (any::<u8>(), 0u8..7).prop_map(|(which, what)| Act::Lease { which, what }),
+        2 => (any::<u8>(), 0u8..8).prop_map(|(which, what)| Act::Lease { which, what }),
         2 => (0u8..4, 0u8..7).prop_map(|(node, what)| Act::Member { node, what }),
         3 => (1u64..3000, any::<bool>()).prop_map(|(ms, loads)| Act::Pass { ms, loads }),
         1 => (1000u64..9000).prop_map(|ms| Act::Stop { ms }),
@@ -308,6 +308,7 @@ impl World {
             3 => Event::RenewFailed { room, not_found: true },
             4 => Event::DoorGone { room },
             5 => Event::DoorAbsent { room },
+            6 => Event::Evict { room },
             _ => Event::ActorDied { room },
         });
     }
