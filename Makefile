@@ -17,7 +17,7 @@ export INNKEEPER_TEST_PYTHON ?= $(CURDIR)/.cache/venv/bin/python
 SHELL := /bin/bash
 
 .DEFAULT_GOAL := help
-.PHONY: help serve test verify fuzz build lint bench bench-faults bench-front trace-demo clean setup-serve setup-test
+.PHONY: help serve test verify fuzz build lint bench bench-faults bench-front bench-tracing trace-demo clean setup-serve setup-test
 # The steps of a goal are in order, whatever -j says.
 .NOTPARALLEL:
 
@@ -31,6 +31,7 @@ help:
 	@echo 'make bench   measure: the whole path, and the data plane against plain TCP'
 	@echo 'make bench-faults  measure: each fault, what the client saw, seconds until it is over (BENCH_RUNS=20 of each)'
 	@echo 'make bench-front  measure: CPU and latency of the front door beside a bare forwarder'
+	@echo 'make bench-tracing  measure: CPU of requests without spans, with none sampled, and with all traced'
 	@echo 'make trace-demo  run a cluster and a Jaeger, and print the traces of requests that fare differently'
 	@echo 'make clean   remove what was built and the Python of the tests; models that were fetched stay'
 
@@ -89,6 +90,11 @@ bench-faults: setup-test
 bench-front: setup-test
 	cargo build $(CARGO_FLAGS) --release --workspace --bins
 	cargo bench $(CARGO_FLAGS) --workspace --bench front_door
+
+# What spans cost in CPU: the table of docs/performance.md.
+bench-tracing: setup-test
+	cargo build $(CARGO_FLAGS) --release --workspace --bins
+	cargo bench $(CARGO_FLAGS) --workspace --bench tracing
 
 # Six requests: healthy, its connection broken, its room evicted, aborted, retried, migrated.
 trace-demo: setup-test

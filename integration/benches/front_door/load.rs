@@ -64,6 +64,12 @@ impl Target {
     }
 }
 
+impl Target {
+    pub const fn name(&self) -> &'static str {
+        self.name
+    }
+}
+
 /// Latencies in milliseconds, and the CPU time of 1,000 requests in each process, in milliseconds.
 pub struct Measured {
     pub name: &'static str,
