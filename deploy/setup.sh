@@ -14,8 +14,9 @@ set -euo pipefail
 readonly RUST_OLDEST=1.88
 readonly RUST_INSTALLED=1.95.0
 readonly RUSTUP_URL=https://sh.rustup.rs
-# What the API is tested with: two client libraries, and what holds it against its OpenAPI document.
-readonly PYTHON_PACKAGES=(openai==3.57.0 litellm==1.110.2 schemathesis==4.32.5)
+# What the API is tested with: two client libraries, and what holds it against its OpenAPI document. And the page at /ui:
+# what drives the browser (of Debian; none is downloaded), and what judges whether everybody can use it.
+readonly PYTHON_PACKAGES=(openai==3.57.0 litellm==1.110.2 schemathesis==4.32.5 playwright==1.65.2 axe-playwright-python==0.1.8)
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 readonly root
@@ -44,6 +45,7 @@ can_link() {
 }
 # Debian keeps tc where only root has its PATH.
 has_network_tools() { (PATH="$PATH:/usr/sbin:/sbin" && have ip && have tc && have ss); }
+has_browser() { have chromium || have chromium-browser || have google-chrome; }
 has_pip() { python3 -m pip --version || pip3 --version; }
 venv_is_whole() { "$venv/bin/python" -m pip --version >/dev/null 2>&1; }
 has_venv() { venv_is_whole || python3 -c 'import ensurepip, venv'; }
@@ -82,7 +84,7 @@ look_for_packages() {
         need iproute2 has_network_tools
         need python3 have python3
         need python3-venv has_venv
-        # promtool reads what nodes show of themselves.
+        # promtool reads what nodes show of themselves, and the rules.
         need prometheus have promtool
     fi
     if [ "$1" = test ] || { ! model_is_there && ! uses_another_model; }; then
@@ -113,6 +115,15 @@ install_packages() {
     # shellcheck disable=SC2086 # a list of names
     "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $packages ||
         fail "apt-get could not install: $packages"
+}
+
+# === A browser, for the tests of the page at /ui ===
+
+# They skip themselves, and say so, where none can be had.
+ensure_browser() {
+    has_browser && return 0
+    missing=(chromium fonts-dejavu-core)
+    (install_packages) || say "there is no browser: the tests of the page at /ui will be skipped"
 }
 
 # === Rust ===
@@ -182,7 +193,7 @@ sys.exit(any(version(name) != pin for name, pin in pins.items()))'
 
 ensure_python() {
     has_python_packages && return 0
-    say "installing ${PYTHON_PACKAGES[*]} for Python, into .cache/venv of this checkout (some 320 MB, about a minute)"
+    say "installing ${PYTHON_PACKAGES[*]} for Python, into .cache/venv of this checkout (some 460 MB, about a minute)"
     mkdir -p "$root/.cache"
     venv_is_whole || python3 -m venv --clear "$venv" || fail "python3 -m venv failed; install python3-venv"
     # Most of what they bring is never imported here.
@@ -212,6 +223,7 @@ main() {
     install_packages
     ensure_rust
     if [ "$purpose" = test ]; then
+        ensure_browser
         ensure_lint_tools
         ensure_python
         ensure_jaeger

@@ -216,7 +216,7 @@ fn count(nodes: &Value, role: &str) -> usize {
 }
 
 /// A port that nobody else of this process, and most likely nobody else here, takes.
-pub(crate) fn free_port() -> u16 {
+pub fn free_port() -> u16 {
     static NEXT: AtomicU16 = AtomicU16::new(0);
     // Test programs of one machine begin at different places.
     let own = u16::try_from(std::process::id() % 150).unwrap_or(0) * 80;

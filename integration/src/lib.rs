@@ -39,7 +39,7 @@ mod wait;
 
 pub use apart::{ETCD, skipped};
 pub use client::{Answer, Client, Stream, completion};
-pub use cluster::Cluster;
+pub use cluster::{Cluster, free_port};
 pub use jaeger::{Jaeger, Span, Trace};
 pub use kit::Stopped;
 pub use metrics::Metrics;

@@ -35,6 +35,8 @@ pub struct Room {
     pub phase_age_ms: u64,
     /// To its nearest bound.
     pub deadline_ms: u64,
+    /// How long that wait may be as a whole.
+    pub budget_ms: u64,
     /// The prefill worker's incarnation.
     pub prefill: String,
     /// The decode worker's.

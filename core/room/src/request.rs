@@ -159,6 +159,18 @@ impl Request {
             .fold(self.deadline, Moment::min)
     }
 
+    /// As [`Request::next_deadline`], with how long that wait may be as a whole.
+    #[must_use]
+    pub fn next_budget(&self, settings: &Settings) -> (Moment, Millis) {
+        let due = self.next_deadline();
+        let budget = if due == self.deadline {
+            settings.request_timeout
+        } else {
+            settings.queue_timeout
+        };
+        (due, budget)
+    }
+
     /// A room of it has failed: remembers whom to avoid from now on, and spends the attempt unless a node had been stopped.
     pub fn failed(&mut self, pair: (Incarnation, Incarnation), reason: Reason, blame: Blame) {
         self.failed_pairs.insert(pair);

@@ -108,6 +108,19 @@ impl Jaeger {
         .await
     }
 
+    /// Whether it has anything of this trace.
+    pub async fn has(&self, id: &str) -> bool {
+        let trace = self.look(id).await;
+        let trace = trace.unwrap_or_else(|error| panic!("Jaeger does not answer: {error}"));
+        !trace.spans.is_empty()
+    }
+
+    /// Jaeger's program, as `deploy/jaeger.sh path` says; it is an OpenTelemetry collector as well.
+    #[must_use]
+    pub fn program() -> PathBuf {
+        program()
+    }
+
     /// The trace as it is now; an empty one if Jaeger has none.
     async fn look(&self, id: &str) -> Result<Trace, String> {
         let answer = self.query.get(&format!("/api/v3/traces/{id}?raw_traces=true")).await;

@@ -127,6 +127,7 @@ pub async fn start(ground: Ground, model: Arc<Model>, tasks: Tasks) -> Result<Ru
         .merge(public)
         .merge(front::grpc::route(health_service.clone()))
         .merge(front::routes(state))
+        .merge(front::ui::routes(config.telemetry.jaeger.as_deref()))
         .merge(nodes::routes(Arc::clone(&node), Arc::clone(&view) as Arc<dyn NodeView>));
     let grace = config.settings.grace.duration();
     let service = RouterService::new(Arc::clone(&node));

@@ -43,6 +43,8 @@ pub struct RoomRow {
     pub phase_age_ms: Millis,
     /// Until the part ends if nothing moves.
     pub deadline_ms: Millis,
+    /// How long that wait may be as a whole: `deadline_ms` of it is left.
+    pub budget_ms: Millis,
     /// The prefill worker.
     pub prefill: Incarnation,
     /// The decode worker.
@@ -91,6 +93,8 @@ pub struct Gauges {
     pub tombstones: u32,
     /// Live parts older than their absolute deadline + 1 s. Must be 0.
     pub stuck: u32,
+    /// Of the live part that comes closest to its end: how much of its budget is used, in thousandths.
+    pub budget_used: u32,
     /// Live requests (R), those that wait for admission included.
     pub requests: u32,
     /// Requests that wait for admission (R).
@@ -119,5 +123,11 @@ impl Gauges {
             *rooms += 1;
             *oldest = age.max(*oldest);
         }
+    }
+
+    /// Counts one live part of whose budget so much is left.
+    pub(crate) fn count_budget(&mut self, left: Millis, budget: Millis) {
+        let used = budget.0.saturating_sub(left.0).saturating_mul(1000) / budget.0.max(1);
+        self.budget_used = self.budget_used.max(u32::try_from(used).unwrap_or(u32::MAX));
     }
 }

@@ -3,7 +3,8 @@
 use crate::ledger::router::Side;
 use crate::phase::Phase;
 use crate::reason::Reason;
-use crate::time::Moment;
+use crate::settings::Settings;
+use crate::time::{Millis, Moment};
 
 /// Which of R's timers of a room.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -58,6 +59,17 @@ impl Clocks {
 }
 
 impl Clock {
+    /// How long it runs from its last arming to its end, in a phase that may last so long.
+    #[must_use]
+    pub fn budget(self, phase: Millis, settings: &Settings) -> Millis {
+        match self {
+            Self::Connect(_) => settings.connect_timeout,
+            Self::Handshake => settings.handshake_ttl + settings.router_slack,
+            Self::Chunk | Self::Ack | Self::Token => settings.router_ttl(),
+            Self::Absolute => phase,
+        }
+    }
+
     /// The reason of a room that this timer ends in this phase: it names the debt.
     #[must_use]
     pub const fn reason(self, phase: Phase) -> Reason {

@@ -80,6 +80,7 @@ async fn ls(args: &Ls) -> anyhow::Result<()> {
         "age_ms",
         "phase_age_ms",
         "deadline_ms",
+        "budget_ms",
         "prefill",
         "decode",
         "owner",

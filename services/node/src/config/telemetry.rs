@@ -25,6 +25,10 @@ pub struct TelemetryArgs {
     /// followed. [default: 1]
     #[arg(long, value_name = "RATIO")]
     pub trace_ratio: Option<f64>,
+    /// Where people look at traces: a Jaeger's own address, as http(s)://host:16686. A router's page at /ui links to it.
+    /// [default: none]
+    #[arg(long, value_name = "URL")]
+    pub jaeger_url: Option<String>,
     /// What is logged, as tracing-subscriber filters have it, e.g. `info,innkeeper_node=debug`. [default: info]
     #[arg(long, value_name = "FILTER")]
     pub log: Option<String>,
@@ -58,6 +62,8 @@ pub enum OtlpProtocol {
 pub struct TelemetryConfig {
     /// Where spans go, if anywhere.
     pub otlp: Option<OtlpConfig>,
+    /// Where people look at traces, if the page is to link there.
+    pub jaeger: Option<String>,
     /// Filter of the log.
     pub filter: String,
     /// Form of the log.
@@ -115,8 +121,12 @@ impl TelemetryArgs {
             ));
         }
         let otlp = self.otlp.as_deref().map(|endpoint| self.otlp(endpoint)).transpose()?;
+        if let Some(url) = self.jaeger_url.as_deref().filter(|url| !is_web_address(url)) {
+            return Err(wrong("jaeger-url", url, "the http:// or https:// address of a Jaeger"));
+        }
         Ok(TelemetryConfig {
             otlp,
+            jaeger: self.jaeger_url.clone(),
             filter,
             format: self.log_format.unwrap_or_default(),
         })
@@ -149,6 +159,14 @@ impl TelemetryArgs {
     }
 }
 
+/// Whether a browser may be sent there: a link to anything else could be a script.
+fn is_web_address(url: &str) -> bool {
+    let host = ["http://", "https://"]
+        .iter()
+        .find_map(|scheme| url.strip_prefix(scheme));
+    host.is_some_and(|host| !host.is_empty() && !url.contains(char::is_whitespace))
+}
+
 impl TelemetryConfig {
     /// The variables that give the headers: arguments show in process lists.
     #[must_use]
@@ -178,6 +196,7 @@ impl TelemetryConfig {
             args.push(flag("otlp-protocol", protocol));
             args.push(flag("trace-ratio", otlp.ratio()));
         }
+        args.extend(self.jaeger.iter().map(|url| flag("jaeger-url", url)));
         args
     }
 }

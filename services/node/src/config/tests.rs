@@ -111,7 +111,7 @@ fn what_is_wrong_is_named_and_ends_with_64() {
 
 #[test]
 fn what_cannot_work_is_refused_on_resolving() {
-    let cases: [(&[&str], &str); 9] = [
+    let cases: [(&[&str], &str); 10] = [
         (&["--etcd-user", "me"], "--etcd-password is missing"),
         (&["--etcd-key", "k.pem"], "--etcd-cert is missing"),
         (&["--http", "0.0.0.0:0"], "--advertise-host is missing"),
@@ -120,6 +120,7 @@ fn what_cannot_work_is_refused_on_resolving() {
         (&["--otlp", "collector"], "--otlp = collector"),
         (&["--otlp=http://c:1", "--trace-ratio=1.5"], "--trace-ratio = 1.5"),
         (&["--otlp=http://c:1", "--otlp-headers=a"], "--otlp-headers = a"),
+        (&["--jaeger-url", "javascript:alert(1)"], "--jaeger-url = javascript:"),
         (&["--advertise-host", "http://x"], "--advertise-host = http://x"),
     ];
     for (args, expected) in cases {
@@ -155,6 +156,7 @@ fn resolved_values_become_arguments_again() {
         "--otlp=http://c:4317",
         "--otlp-protocol=http",
         "--trace-ratio=0.25",
+        "--jaeger-url=http://j:16686",
         "--engine=mock",
         "--model=/m.gguf",
         "--context=99",

@@ -98,8 +98,8 @@ async fn a_node_says_what_it_is_and_has() {
     let (status, rooms) = served.json("/innkeeper/v1/rooms").await;
     let row = json!([{
         "room": "000000000000feed", "request": 3, "attempt": 1, "phase": "waiting_for_input", "epoch": 2, "age_ms": 10,
-        "phase_age_ms": 5, "deadline_ms": 100, "prefill": "0000000000000001", "decode": "00000000000000d0",
-        "owner": "0000000000000003", "owes": "prefill", "leased": false,
+        "phase_age_ms": 5, "deadline_ms": 100, "budget_ms": 200, "prefill": "0000000000000001",
+        "decode": "00000000000000d0", "owner": "0000000000000003", "owes": "prefill", "leased": false,
     }]);
     assert_eq!((status, rooms), (200, row));
     let (status, health) = served.json("/health").await;

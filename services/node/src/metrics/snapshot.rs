@@ -85,6 +85,8 @@ impl Snapshot {
         let oldest = Phase::ALL.into_iter().zip(gauges.oldest);
         let oldest = oldest.map(|(phase, age)| ([("phase", phase.name())], seconds(age)));
         page.numbers("oldest_in_phase_seconds", help, oldest)?;
+        let help = "How much of its budget the live part that comes closest to its end has used; at 1 it is ended";
+        page.number("room_budget_used_ratio_max", help, f64::from(gauges.budget_used) / 1e3)?;
         let help = "Live parts older than their absolute deadline + 1 s; must be 0";
         page.gauge("stuck_rooms", help, gauges.stuck)?;
         let help = "Rooms that are over but whose pages may still be touched";

@@ -16,6 +16,7 @@ fn config(endpoint: Option<String>, protocol: OtlpProtocol, ppm: u32) -> Telemet
             headers: vec![("x-tenant".into(), "a".into())],
             ratio_ppm: ppm,
         }),
+        jaeger: None,
         filter: "off".into(),
         format: LogFormat::Json,
     }

@@ -61,6 +61,7 @@ impl NodeView for FakeNode {
             age_ms: Millis(10),
             phase_age_ms: Millis(5),
             deadline_ms: Millis(100),
+            budget_ms: Millis(200),
             prefill: Incarnation::new(1),
             decode: Incarnation::new(0xd0),
             owner: Incarnation::new(3),

@@ -10,6 +10,7 @@
 //! handlers   one function per route
 //! grpc       the same over gRPC
 //! openapi    the HTTP API as a document
+//! ui         the page for people at /ui
 //! bounds     how large a request's head and body may be
 //! request_id the client's `x-request-id`, on every answer
 //! error      every refusal and failure, in OpenAI's shape
@@ -40,6 +41,7 @@ mod request_id;
 mod session;
 mod state;
 mod stream;
+pub mod ui;
 
 #[cfg(test)]
 mod tests;

@@ -97,6 +97,8 @@ impl Ledger {
         }
         for (_, room) in self.live_rooms() {
             gauges.count_phase(room.phase, now.since(room.phase_since));
+            let (left, whole) = self.budget_of(room, now);
+            gauges.count_budget(left, whole);
             gauges.room_permits += 1;
             gauges.unleased += u32::from(room.lease.is_missing());
             // Judged by the last step: after a stop of R nothing is overdue before its grace is over.
@@ -116,6 +118,7 @@ impl Ledger {
     }
 
     fn row_of(&self, id: RoomId, room: &Room, now: Moment) -> RoomRow {
+        let (deadline_ms, budget_ms) = self.budget_of(room, now);
         RoomRow {
             room: id,
             request: room.spec.request,
@@ -124,7 +127,8 @@ impl Ledger {
             epoch: room.epoch(),
             age_ms: now.since(room.began),
             phase_age_ms: now.since(room.phase_since),
-            deadline_ms: self.deadline_of(room).map_or(Millis(0), |due| due.since(now)),
+            deadline_ms,
+            budget_ms,
             prefill: room.spec.prefill,
             decode: room.spec.decode,
             owner: self.me,
@@ -138,6 +142,18 @@ impl Ledger {
         let own = room.clocks.first().map(|(due, _)| due);
         let request = self.requests.get(&room.spec.request).map(Request::next_deadline);
         [own, request].into_iter().flatten().min()
+    }
+
+    /// What is left of the wait that ends the room first if nothing moves, and how long that wait may be as a whole.
+    fn budget_of(&self, room: &Room, now: Moment) -> (Millis, Millis) {
+        let own = room
+            .clocks
+            .first()
+            .map(|(due, clock)| (due, clock.budget(due.since(room.phase_since), &self.settings)));
+        let request = self.requests.get(&room.spec.request);
+        let request = request.map(|request| request.next_budget(&self.settings));
+        let first = [own, request].into_iter().flatten().min();
+        first.map_or((Millis(0), Millis(0)), |(due, budget)| (due.since(now), budget))
     }
 
     /// The invariants that do not hold, I1 to I5 and I9 to I10 as far as R has a share in them. Empty in a right program.

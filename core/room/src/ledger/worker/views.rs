@@ -2,7 +2,7 @@ use crate::evidence::Evidence;
 use crate::ids::RoomId;
 use crate::invariant::{Invariant, Violation};
 use crate::ledger::worker::closing::Closing;
-use crate::ledger::worker::{Key, Part, Table};
+use crate::ledger::worker::{Env, Key, Part, Table};
 use crate::ledger::{Gauges, RoomRow};
 use crate::time::{Millis, Moment};
 
@@ -22,6 +22,7 @@ impl<P: Part> Table<P> {
     fn row_of(&self, part: &P, now: Moment) -> RoomRow {
         let env = self.env(now);
         let base = part.base();
+        let (deadline_ms, budget_ms) = budget(part, &env, now);
         RoomRow {
             room: base.spec.room,
             request: base.spec.request,
@@ -30,7 +31,8 @@ impl<P: Part> Table<P> {
             epoch: base.epoch,
             age_ms: now.since(base.opened),
             phase_age_ms: now.since(base.phase_since),
-            deadline_ms: part.timers(&env).bound().map_or(Millis(0), |timer| timer.at.since(now)),
+            deadline_ms,
+            budget_ms,
             prefill: base.spec.prefill,
             decode: base.spec.decode,
             owner: base.spec.router,
@@ -56,6 +58,8 @@ impl<P: Part> Table<P> {
             *part.queue(&mut gauges.queues) += 1;
             let base = part.base();
             gauges.count_phase(base.phase, now.since(base.phase_since));
+            let (left, whole) = budget(part, &env, now);
+            gauges.count_budget(left, whole);
         }
         gauges.session_permits += self
             .closing
@@ -147,6 +151,14 @@ impl<P: Part> Table<P> {
             format!("{engines} engine permits are out, {} are counted", self.engine_permits)
         });
     }
+}
+
+/// What is left of the wait that ends the part if nothing moves, and how long that wait may be as a whole.
+fn budget<P: Part>(part: &P, env: &Env<'_>, now: Moment) -> (Millis, Millis) {
+    let bound = part.timers(env).bound();
+    bound.map_or((Millis(0), Millis(0)), |timer| {
+        (timer.at.since(now), timer.at.since(timer.since))
+    })
 }
 
 fn check(found: &mut Vec<Violation>, holds: bool, invariant: Invariant, what: impl FnOnce() -> String) {

@@ -58,6 +58,22 @@ fn the_room_follows_prefill_until_the_commit() {
 }
 
 #[test]
+fn a_rooms_budget_is_that_of_the_wait_that_ends_it_and_begins_anew_with_progress() {
+    let mut bench = Bench::pair();
+    let ttl = Settings::default().router_ttl();
+    let spec = bench.open(1);
+    assert_eq!(bench.row(spec.room).budget_ms, Settings::default().queue_timeout);
+    bench.say(spec.room, Side::Decode, FromWorker::Committed);
+    bench.pass(ttl.0 / 2);
+    let row = bench.row(spec.room);
+    assert_eq!((row.deadline_ms, row.budget_ms), (Millis(ttl.0 - ttl.0 / 2), ttl));
+    assert_eq!(bench.ledger.gauges(bench.now).budget_used, 500);
+    bench.tokens(spec.room, 0, 1);
+    assert_eq!(bench.row(spec.room).deadline_ms, ttl);
+    assert_eq!(bench.ledger.gauges(bench.now).budget_used, 0);
+}
+
+#[test]
 fn after_the_commit_no_failure_of_prefill_counts() {
     for knows in 0..3 {
         let mut bench = Bench::pair();
