@@ -17,7 +17,8 @@ export INNKEEPER_TEST_PYTHON ?= $(CURDIR)/.cache/venv/bin/python
 SHELL := /bin/bash
 
 .DEFAULT_GOAL := help
-.PHONY: help serve test verify fuzz build lint bench bench-faults bench-front bench-tracing trace-demo clean setup-serve setup-test
+.PHONY: help serve test verify fuzz build lint bench bench-faults bench-front bench-tracing trace-demo image cluster cluster-down e2e clean \
+        setup-serve setup-test setup-image setup-cluster
 # The steps of a goal are in order, whatever -j says.
 .NOTPARALLEL:
 
@@ -33,6 +34,9 @@ help:
 	@echo 'make bench-front  measure: CPU and latency of the front door beside a bare forwarder'
 	@echo 'make bench-tracing  measure: CPU of requests without spans, with none sampled, and with all traced'
 	@echo 'make trace-demo  run a cluster and a Jaeger, and print the traces of requests that fare differently'
+	@echo 'make image   write the image as an OCI archive, target/image/innkeeper-VERSION.tar'
+	@echo 'make cluster  start a Kubernetes of two nodes on this machine (as root), and install the chart in it; make cluster-down ends it'
+	@echo 'make e2e     the chart in such a Kubernetes: installed, upgraded and broken under load'
 	@echo 'make clean   remove what was built and the Python of the tests; models that were fetched stay'
 
 serve: setup-serve
@@ -101,6 +105,28 @@ trace-demo: setup-test
 	cargo build $(CARGO_FLAGS) --workspace --bins
 	cargo test $(CARGO_FLAGS) --workspace --test traces -- --ignored --nocapture --exact demo
 
+# PROGRAMS=target/release takes the program that is there; otherwise it is built.
+PROGRAMS ?=
+image: setup-image
+	@deploy/image.py build $(if $(PROGRAMS),--programs $(PROGRAMS))
+
+# What a crash has left of a cluster is removed by `make cluster-down`.
+cluster: setup-cluster image
+	integration/kubernetes/build.sh
+	integration/kubernetes/cluster.sh up 2
+	integration/kubernetes/e2e.py install
+	@echo 'integration/kubernetes/cluster.sh kubectl --namespace innkeeper get pods'
+	@echo 'integration/kubernetes/cluster.sh helm --namespace innkeeper test innkeeper --logs'
+	@echo 'make cluster-down ends it'
+
+cluster-down:
+	integration/kubernetes/cluster.sh down
+
+e2e: setup-cluster image
+	integration/kubernetes/build.sh
+	integration/kubernetes/cluster.sh up 2
+	integration/kubernetes/e2e.py; status=$$?; integration/kubernetes/cluster.sh down; exit $$status
+
 clean:
 	cargo clean
 	rm -rf .cache/venv
@@ -110,3 +136,9 @@ setup-serve:
 
 setup-test:
 	@deploy/setup.sh test
+
+setup-image:
+	@deploy/setup.sh image
+
+setup-cluster:
+	@deploy/setup.sh cluster

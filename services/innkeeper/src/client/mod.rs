@@ -1,5 +1,6 @@
 //! The client commands: they find the router by `--router` or `INNKEEPER_ROUTER`, and ask every node themselves.
 
+pub(crate) mod check;
 mod evict;
 mod explain;
 pub(crate) mod http;

@@ -1,0 +1,273 @@
+{{- /* A role's configuration file. Takes (dict "root" $ "role" "router"). Keys that the chart itself decides are no
+settings of `settings`: the schema refuses them there. */ -}}
+{{- define "innkeeper.toml" -}}
+{{- $v := .root.Values -}}
+{{- $w := index $v .role -}}
+{{- $all := mustMergeOverwrite (deepCopy $v.settings) (deepCopy $w.settings) -}}
+{{- $_ := set $all "drain-timeout-ms" (mul (int $w.drainTimeoutSeconds) 1000) -}}
+{{- $_ := set $all "engine" $v.engine.kind -}}
+{{- if eq $v.engine.kind "embedded" -}}
+{{- $_ := set $all "model" (ternary (printf "/models/%s" $v.model.file) $v.model.huggingFace (not (empty $v.model.file))) -}}
+{{- end -}}
+{{- $_ := set $all "log" $v.telemetry.log -}}
+{{- $_ := set $all "log-format" $v.telemetry.logFormat -}}
+{{- if $v.telemetry.otlp.endpoint -}}
+{{- $_ := set $all "otlp" $v.telemetry.otlp.endpoint -}}
+{{- $_ := set $all "otlp-protocol" $v.telemetry.otlp.protocol -}}
+{{- $_ := set $all "trace-ratio" $v.telemetry.otlp.ratio -}}
+{{- end -}}
+{{- $_ := set $all "etcd" (include "innkeeper.etcdEndpoints" .root | fromJsonArray) -}}
+{{- if $v.etcd.tls.existingSecret -}}
+{{- $_ := set $all "etcd-ca" (printf "/etc/innkeeper/etcd/%s" $v.etcd.tls.caKey) -}}
+{{- if $v.etcd.tls.certKey -}}
+{{- $_ := set $all "etcd-cert" (printf "/etc/innkeeper/etcd/%s" $v.etcd.tls.certKey) -}}
+{{- $_ := set $all "etcd-key" (printf "/etc/innkeeper/etcd/%s" $v.etcd.tls.keyKey) -}}
+{{- end -}}
+{{- end -}}
+{{- range $key, $value := $all }}
+{{ $key }} = {{ $value | toJson }}
+{{- end }}
+{{ end -}}
+
+{{- define "innkeeper.probe" -}}
+{{- if eq .protocol "grpc" -}}
+grpc: {port: 7100, service: {{ .service }}}
+{{- else -}}
+httpGet: {path: {{ ternary "/ready" "/health" (eq .service "readiness") }}, port: http}
+{{- end -}}
+{{- end -}}
+
+{{- define "innkeeper.probes" -}}
+{{- $p := .workload.probes -}}
+{{- $ready := "readiness" -}}
+{{- if and (eq .role "router") (not .workload.readinessNeedsWorkers) -}}{{- $ready = "liveness" -}}{{- end -}}
+startupProbe:
+  {{- include "innkeeper.probe" (dict "protocol" $p.protocol "service" "liveness") | nindent 2 }}
+  periodSeconds: 2
+  timeoutSeconds: {{ $p.timeoutSeconds }}
+  failureThreshold: {{ div (add (int .workload.startupBudgetSeconds) 1) 2 }}
+readinessProbe:
+  {{- include "innkeeper.probe" (dict "protocol" $p.protocol "service" $ready) | nindent 2 }}
+  periodSeconds: {{ $p.periodSeconds }}
+  timeoutSeconds: {{ $p.timeoutSeconds }}
+  failureThreshold: {{ $p.readinessFailures }}
+livenessProbe:
+  {{- include "innkeeper.probe" (dict "protocol" $p.protocol "service" "liveness") | nindent 2 }}
+  periodSeconds: {{ $p.periodSeconds }}
+  timeoutSeconds: {{ $p.timeoutSeconds }}
+  failureThreshold: {{ $p.livenessFailures }}
+{{- end -}}
+
+{{- define "innkeeper.env" -}}
+{{- $v := .root.Values -}}
+- name: INNKEEPER_CONFIG
+  value: /etc/innkeeper/config/innkeeper.toml
+# Not in the file: an old pod whose container starts again reads the new file.
+- name: INNKEEPER_REVISION
+  value: {{ include "innkeeper.revision" .root | quote }}
+- name: INNKEEPER_NAME
+  valueFrom: {fieldRef: {fieldPath: metadata.name}}
+- name: INNKEEPER_ADVERTISE_HOST
+  valueFrom: {fieldRef: {fieldPath: status.podIP}}
+- name: INNKEEPER_HTTP
+  value: {{ include "innkeeper.listen" (dict "host" $v.listenAddress "port" 8080) | quote }}
+- name: INNKEEPER_CONTROL
+  value: {{ include "innkeeper.listen" (dict "host" $v.listenAddress "port" 7100) | quote }}
+{{- if eq .role "decode" }}
+- name: INNKEEPER_DATA
+  value: {{ include "innkeeper.listen" (dict "host" $v.listenAddress "port" 7200) | quote }}
+{{- end }}
+- name: INNKEEPER_CACHE
+  value: /var/cache/innkeeper
+- name: INNKEEPER_RECORDER_DIR
+  value: /var/lib/innkeeper
+{{- with $v.etcd.auth }}
+{{- if .existingSecret }}
+- name: INNKEEPER_ETCD_USER
+  valueFrom: {secretKeyRef: {name: {{ .existingSecret }}, key: {{ .usernameKey }}}}
+- name: INNKEEPER_ETCD_PASSWORD
+  valueFrom: {secretKeyRef: {name: {{ .existingSecret }}, key: {{ .passwordKey }}}}
+{{- end }}
+{{- end }}
+{{- with $v.telemetry.otlp.headers }}
+{{- if .existingSecret }}
+- name: INNKEEPER_OTLP_HEADERS
+  valueFrom: {secretKeyRef: {name: {{ .existingSecret }}, key: {{ .key }}}}
+{{- end }}
+{{- end }}
+{{- with .workload.extraEnv }}
+{{ toYaml . }}
+{{- end }}
+{{- end -}}
+
+{{- define "innkeeper.mounts" -}}
+{{- $v := .root.Values -}}
+- {name: config, mountPath: /etc/innkeeper/config, readOnly: true}
+- {name: tmp, mountPath: /tmp}
+- {name: cache, mountPath: /var/cache/innkeeper}
+- {name: recorder, mountPath: /var/lib/innkeeper}
+{{- if $v.etcd.tls.existingSecret }}
+- {name: etcd-tls, mountPath: /etc/innkeeper/etcd, readOnly: true}
+{{- end }}
+{{- if or $v.model.volume.existingClaim $v.model.volume.source }}
+- name: models
+  mountPath: /models
+  readOnly: true
+  {{- with $v.model.volume.subPath }}
+  subPath: {{ . | quote }}
+  {{- end }}
+{{- end }}
+{{- if (.workload.sharedMemory | default dict).enabled }}
+- {name: shm, mountPath: /dev/shm}
+{{- end }}
+{{- with .workload.extraVolumeMounts }}
+{{ toYaml . }}
+{{- end }}
+{{- end -}}
+
+{{- define "innkeeper.volumes" -}}
+{{- $v := .root.Values -}}
+- name: config
+  configMap:
+    name: {{ include "innkeeper.fullname" .root }}-{{ .role }}
+- name: tmp
+  emptyDir: {sizeLimit: 64Mi}
+- name: recorder
+  emptyDir: {sizeLimit: {{ $v.recorder.sizeLimit }}}
+- name: cache
+  {{- if $v.model.cache.existingClaim }}
+  persistentVolumeClaim: {claimName: {{ $v.model.cache.existingClaim }}}
+  {{- else }}
+  emptyDir: {sizeLimit: {{ $v.model.cache.sizeLimit }}}
+  {{- end }}
+{{- with $v.etcd.tls.existingSecret }}
+- name: etcd-tls
+  secret: {secretName: {{ . }}, defaultMode: 0440}
+{{- end }}
+{{- with $v.model.volume }}
+{{- if .existingClaim }}
+- name: models
+  persistentVolumeClaim: {claimName: {{ .existingClaim }}, readOnly: true}
+{{- else if .source }}
+- name: models
+  {{- toYaml .source | nindent 2 }}
+{{- end }}
+{{- end }}
+{{- with .workload.sharedMemory }}
+{{- if .enabled }}
+- name: shm
+  emptyDir: {medium: Memory, sizeLimit: {{ .sizeLimit }}}
+{{- end }}
+{{- end }}
+{{- with .workload.extraVolumes }}
+{{ toYaml . }}
+{{- end }}
+{{- end -}}
+
+{{- define "innkeeper.resources" -}}
+{{- $resources := deepCopy (.resources | default dict) -}}
+{{- with .gpu -}}
+{{- if gt (int .count) 0 -}}
+{{- $limits := merge (dict .resourceName (toString .count)) ($resources.limits | default dict) -}}
+{{- $_ := set $resources "limits" $limits -}}
+{{- end -}}
+{{- end -}}
+{{ toYaml $resources }}
+{{- end -}}
+
+{{- /* Where and under whom pods run. */ -}}
+{{- define "innkeeper.placement" -}}
+{{- $w := .workload -}}
+{{- if kindIs "invalid" $w.topologySpreadConstraints }}
+topologySpreadConstraints:
+  - maxSkew: 1
+    topologyKey: kubernetes.io/hostname
+    whenUnsatisfiable: ScheduleAnyway
+    labelSelector:
+      matchLabels:
+        {{- include "innkeeper.selector" (dict "root" .root "component" .role) | nindent 8 }}
+{{- else if $w.topologySpreadConstraints }}
+topologySpreadConstraints:
+  {{- tpl (toYaml $w.topologySpreadConstraints) .root | nindent 2 }}
+{{- end }}
+{{- with $w.affinity }}
+affinity:
+  {{- tpl (toYaml .) $.root | nindent 2 }}
+{{- end }}
+{{- with $w.tolerations }}
+tolerations:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with $w.nodeSelector }}
+nodeSelector:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with $w.priorityClassName }}
+priorityClassName: {{ . }}
+{{- end }}
+{{- with $w.schedulerName }}
+schedulerName: {{ . }}
+{{- end }}
+{{- with $w.runtimeClassName }}
+runtimeClassName: {{ . }}
+{{- end }}
+{{- end -}}
+
+{{- define "innkeeper.template" -}}
+{{- $v := .root.Values -}}
+{{- $w := .workload -}}
+metadata:
+  annotations:
+    checksum/config: {{ include "innkeeper.toml" . | sha256sum }}
+    {{- with $w.podAnnotations }}
+    {{- toYaml . | nindent 4 }}
+    {{- end }}
+  labels:
+    # Nothing that only the chart's version changes: pods need not start again for it.
+    {{- include "innkeeper.selector" (dict "root" .root "component" .role) | nindent 4 }}
+    {{- with $v.commonLabels }}
+    {{- toYaml . | nindent 4 }}
+    {{- end }}
+    innkeeper/revision: {{ include "innkeeper.revision" .root | quote }}
+    {{- with $w.podLabels }}
+    {{- toYaml . | nindent 4 }}
+    {{- end }}
+spec:
+  serviceAccountName: {{ include "innkeeper.serviceAccount" .root }}
+  automountServiceAccountToken: false
+  enableServiceLinks: false
+  terminationGracePeriodSeconds: {{ include "innkeeper.grace" $w }}
+  securityContext:
+    {{- toYaml $v.podSecurityContext | nindent 4 }}
+  {{- with $v.image.pullSecrets }}
+  imagePullSecrets:
+    {{- toYaml . | nindent 4 }}
+  {{- end }}
+  {{- include "innkeeper.placement" . | trim | nindent 2 }}
+  containers:
+    - name: {{ .role }}
+      image: {{ include "innkeeper.image" .root }}
+      imagePullPolicy: {{ $v.image.pullPolicy }}
+      args: [node, {{ .role }}]
+      ports:
+        - {name: http, containerPort: 8080}
+        - {name: control, containerPort: 7100}
+        {{- if eq .role "decode" }}
+        - {name: data, containerPort: 7200}
+        {{- end }}
+      env:
+        {{- include "innkeeper.env" . | nindent 8 }}
+      {{- include "innkeeper.probes" . | nindent 6 }}
+      {{- if gt (int $w.preStopSeconds) 0 }}
+      lifecycle:
+        preStop: {sleep: {seconds: {{ $w.preStopSeconds }}}}
+      {{- end }}
+      resources:
+        {{- include "innkeeper.resources" $w | nindent 8 }}
+      securityContext:
+        {{- toYaml $v.securityContext | nindent 8 }}
+      volumeMounts:
+        {{- include "innkeeper.mounts" . | nindent 8 }}
+  volumes:
+    {{- include "innkeeper.volumes" . | nindent 4 }}
+{{- end -}}
