@@ -240,7 +240,7 @@ up() {
     : >$root/resolv.conf
     ls /run/netns >$root/netns.before 2>/dev/null || true
     # Half a cluster is worth nothing.
-    trap 'say "not up: ending what there is (logs are kept in /tmp/innkeeper-k8s-log)"; rm -rf /tmp/innkeeper-k8s-log; cp -r $root/log /tmp/innkeeper-k8s-log; down' EXIT
+    trap 'kept=$(mktemp -d); cp -r $root/log "$kept"; say "not up: ending what there is; logs are kept in $kept"; down' EXIT
     "$repository/deploy/image.py" archive registry.k8s.io/pause:3.10 "$bin/pause.root" $root/pause.tar /pause
     certificates
     control_plane
