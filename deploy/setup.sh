@@ -84,6 +84,8 @@ look_for_packages() {
         need openssl have openssl
         # The fuzzer's engine is C++.
         need g++ have g++
+        # `innkeeper top` runs in a terminal of its own.
+        need tmux have tmux
         # They put nodes into networks of their own, and cut these.
         need iproute2 has_network_tools
         need python3 have python3

@@ -49,7 +49,7 @@ impl Kind {
 
 /// Who is asked, and whose CPU time counts.
 pub struct Target {
-    name: &'static str,
+    pub name: &'static str,
     url: String,
     pids: Vec<u32>,
 }
@@ -61,12 +61,6 @@ impl Target {
             url: format!("http://{address}/v1/completions"),
             pids: pids.to_vec(),
         }
-    }
-}
-
-impl Target {
-    pub const fn name(&self) -> &'static str {
-        self.name
     }
 }
 

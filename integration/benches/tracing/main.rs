@@ -69,7 +69,7 @@ async fn bench() {
                 taken.push(measured.cpu.iter().sum());
             }
         }
-        print_rows(&all.each_ref().map(|(_, target)| target.name()), rounds);
+        print_rows(&all.each_ref().map(|(_, target)| target.name), rounds);
     }
 }
 

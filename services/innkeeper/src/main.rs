@@ -33,6 +33,10 @@ enum Command {
     /// Look at rooms.
     #[command(subcommand)]
     Rooms(client::rooms::Command),
+    /// Watch a running cluster on a terminal: nodes, rooms, and what became of those that are over.
+    Top(client::top::Args),
+    /// Look at a running cluster from outside, and say what to fix. Exit status 1: something fails.
+    Doctor(Box<client::doctor::Args>),
     /// Measure: data plane, engine, router and the whole path, as ratios in one run.
     Bench(Box<bench::Args>),
     /// Run one node, as `up --etcd` starts it.
@@ -45,10 +49,12 @@ fn main() -> ExitCode {
     let done = match args.command {
         Command::Up(args) => return up::run(&args),
         Command::Node(command) => return node::run(command),
+        Command::Doctor(args) => return client::doctor::run(&args),
         Command::Generate(args) => generate::run(&args),
         Command::Ps(args) => client::run(client::ps::run(&args)),
         Command::Check(args) => client::run(client::check::run(&args)),
         Command::Rooms(command) => client::run(client::rooms::run(&command)),
+        Command::Top(args) => client::run(client::top::run(&args)),
         Command::Bench(args) => bench::run(&args),
     };
     match done {

@@ -60,6 +60,7 @@ pub async fn start(ground: Ground, model: Arc<Model>, tasks: Tasks) -> Result<Ru
         http: config.advertise(http_addr),
         control: config.advertise(control_addr),
         data: String::new(),
+        revision: config.run.revision.clone(),
     };
     let links = TonicLinks::new(incarnation, config.settings.clone(), tasks.clone());
     let links = Arc::new(links.with_faults(Arc::clone(&faults)));

@@ -58,6 +58,7 @@ fn other_router(member: &Member) -> Value {
         "http": member.http,
         "control": member.control,
         "data": member.data,
+        "revision": member.revision,
     })
 }
 
@@ -71,6 +72,8 @@ fn row(view: &MemberView, member: &Member) -> Value {
         "http": member.http,
         "control": member.control,
         "data": member.data,
+        "revision": member.revision,
+        "pages": member.pages,
         "rooms": view.load.map(|load| load.rooms),
         "free_pages": view.load.map(|load| load.free_pages),
         "engine_owes_ms": view.load.map(|load| load.engine_owes),

@@ -9,9 +9,9 @@ use innkeeper_node::recorder::{Record, unix_ms};
 use innkeeper_room::{Role, RoomId};
 use serde_json::Value;
 
-use super::http::{EXPLAIN_DEADLINE, NODE_DEADLINE, base, client, found, nodes_or_last};
+use super::http::{EXPLAIN_DEADLINE, NODE_DEADLINE, base, client, found, listed};
 use super::rooms::cell;
-use super::{RouterArgs, print_table};
+use super::{RouterArgs, table};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Explain {
@@ -38,7 +38,8 @@ pub(crate) struct Trace {
 }
 
 pub(crate) async fn explain(args: &Explain) -> anyhow::Result<()> {
-    let explanation = look_up(&args.router.router, args.room).await?;
+    let (explanation, away) = look_up(&args.router.router, args.room).await?;
+    away.iter().for_each(|away| eprintln!("{away}"));
     if args.json {
         println!("{}", serde_json::to_string_pretty(&explanation)?);
     } else {
@@ -48,7 +49,8 @@ pub(crate) async fn explain(args: &Explain) -> anyhow::Result<()> {
 }
 
 pub(crate) async fn trace(args: &Trace) -> anyhow::Result<()> {
-    let explanation = look_up(&args.router.router, args.room).await?;
+    let (explanation, away) = look_up(&args.router.router, args.room).await?;
+    away.iter().for_each(|away| eprintln!("{away}"));
     let trace = explanation.trace_id.with_context(|| {
         format!(
             "room {} has no trace: its request was not sampled; start the cluster with --otlp",
@@ -62,20 +64,20 @@ pub(crate) async fn trace(args: &Trace) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The router's explanation; without an answer of it, one from what the nodes that it named last recorded.
-async fn look_up(router: &str, room: RoomId) -> anyhow::Result<Explanation> {
+/// The router's explanation; without an answer of it, one from what the nodes that it named last recorded, and that it is one.
+pub(crate) async fn look_up(router: &str, room: RoomId) -> anyhow::Result<(Explanation, Option<String>)> {
     let asking = client(Some(EXPLAIN_DEADLINE))?;
     let path = format!("/innkeeper/v1/explain/{room}");
     match found(&asking, router, &path).await {
-        Ok(Some(explanation)) => return Ok(explanation),
+        Ok(Some(explanation)) => return Ok((explanation, None)),
         Ok(None) => anyhow::bail!(
             "no node has a record of a room {room}: it never existed, it ended too long ago, or it ended well and its nodes \
              were started again since"
         ),
         Err(_) => {}
     }
-    let nodes = nodes_or_last(&client(Some(NODE_DEADLINE))?, router).await?;
-    let (records, missing) = gather(&nodes, room).await?;
+    let listed = listed(&client(Some(NODE_DEADLINE))?, router).await?;
+    let (records, missing) = gather(&listed.nodes, room).await?;
     let case = Case {
         room,
         records: &records,
@@ -83,7 +85,9 @@ async fn look_up(router: &str, room: RoomId) -> anyhow::Result<Explanation> {
         row: None,
         now_ms: unix_ms(),
     };
-    explain_case(case).with_context(|| format!("no node that answers has a record of a room {room}"))
+    let explanation =
+        explain_case(case).with_context(|| format!("no node that answers has a record of a room {room}"))?;
+    Ok((explanation, listed.away))
 }
 
 /// What each node recorded, and who says nothing.
@@ -129,25 +133,25 @@ fn silent(node: &Value, error: &anyhow::Error) -> Option<Missing> {
 }
 
 /// Rooms that are over, newest first: those of the router; without it what its workers recorded, once for each room.
-pub(crate) async fn ended(router: &str, json: bool) -> anyhow::Result<()> {
+pub(crate) async fn ended(router: &str, limit: u32) -> anyhow::Result<Vec<Value>> {
     let client = client(Some(NODE_DEADLINE))?;
-    let path = "/innkeeper/v1/ended";
-    let rows: Vec<Value> = match found(&client, router, path).await {
-        Ok(rows) => rows.unwrap_or_default(),
+    let path = format!("/innkeeper/v1/ended?limit={limit}");
+    match found(&client, router, &path).await {
+        Ok(rows) => Ok(rows.unwrap_or_default()),
         Err(_) => {
-            let nodes = nodes_or_last(&client, router).await?;
+            let nodes = listed(&client, router).await?.nodes;
             let questions = nodes.iter().map(|node| {
-                let (client, addr) = (client.clone(), cell(&node["http"]));
-                async move { found::<Vec<Value>>(&client, &addr, path).await.ok().flatten() }
+                let (client, addr, path) = (client.clone(), cell(&node["http"]), path.clone());
+                async move { found::<Vec<Value>>(&client, &addr, &path).await.ok().flatten() }
             });
             let answers = futures::future::join_all(questions).await;
-            merged(answers.into_iter().flatten().flatten().collect())
+            Ok(merged(answers.into_iter().flatten().flatten().collect()))
         }
-    };
-    if json {
-        println!("{}", serde_json::to_string_pretty(&rows)?);
-        return Ok(());
     }
+}
+
+/// The rows as a table.
+pub(crate) fn ended_table(rows: &[Value]) -> String {
     let columns = [
         "room",
         "rid",
@@ -161,12 +165,11 @@ pub(crate) async fn ended(router: &str, json: bool) -> anyhow::Result<()> {
         "decode",
     ];
     let now = unix_ms();
-    let table: Vec<_> = rows
+    let cells: Vec<_> = rows
         .iter()
         .map(|row| columns.iter().map(|column| shown(row, column, now)).collect())
         .collect();
-    print_table(&columns, &table);
-    Ok(())
+    table(&columns, &cells)
 }
 
 fn merged(rows: Vec<Value>) -> Vec<Value> {

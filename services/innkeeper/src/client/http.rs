@@ -89,21 +89,33 @@ pub(crate) async fn nodes(client: &reqwest::Client, router: &str) -> anyhow::Res
     Ok(nodes)
 }
 
-/// The same, or the nodes that the router named last if it does not answer; that is said on stderr.
-pub(crate) async fn nodes_or_last(client: &reqwest::Client, router: &str) -> anyhow::Result<Vec<Value>> {
+/// The nodes of a cluster, as well as they are known.
+#[derive(Clone, Debug)]
+pub(crate) struct Listed {
+    /// The nodes.
+    pub(crate) nodes: Vec<Value>,
+    /// The router does not answer, and these are the nodes that it named last; in one sentence.
+    pub(crate) away: Option<String>,
+}
+
+/// The nodes that the router lists, or those that it named last if it does not answer.
+pub(crate) async fn listed(client: &reqwest::Client, router: &str) -> anyhow::Result<Listed> {
     let error = match nodes(client, router).await {
-        Ok(nodes) => return Ok(nodes),
+        Ok(nodes) => return Ok(Listed { nodes, away: None }),
         Err(error) => error,
     };
     let Some((nodes, age)) = remembered::recall(router) else {
         return Err(error);
     };
-    eprintln!(
+    let away = format!(
         "the router at {} does not answer; asking the nodes that it named {} s ago",
         base(router),
         age.as_secs()
     );
-    Ok(nodes)
+    Ok(Listed {
+        nodes,
+        away: Some(away),
+    })
 }
 
 /// Waits until the router can use so many workers of each role.

@@ -1,12 +1,16 @@
 //! The client commands: they find the router by `--router` or `INNKEEPER_ROUTER`, and ask every node themselves.
 
 pub(crate) mod check;
+pub(crate) mod doctor;
 mod evict;
 mod explain;
 pub(crate) mod http;
+mod look;
 pub(crate) mod ps;
 mod remembered;
 pub(crate) mod rooms;
+pub(crate) mod top;
+mod watch;
 
 use std::future::Future;
 
@@ -28,22 +32,30 @@ pub(crate) fn run(command: impl Future<Output = anyhow::Result<()>>) -> anyhow::
 
 /// Prints a table: columns as wide as their widest cell.
 pub(crate) fn print_table(head: &[&str], rows: &[Vec<String>]) {
+    print!("{}", table(head, rows));
+}
+
+/// The table as text.
+pub(crate) fn table(head: &[&str], rows: &[Vec<String>]) -> String {
     let mut widths: Vec<usize> = head.iter().map(|cell| cell.len()).collect();
     for row in rows {
         for (width, cell) in widths.iter_mut().zip(row) {
             *width = (*width).max(cell.chars().count());
         }
     }
-    let line = |cells: Vec<&str>| {
+    let mut text = String::new();
+    let mut line = |cells: Vec<&str>| {
         let padded: Vec<_> = cells
             .iter()
             .zip(&widths)
             .map(|(cell, width)| format!("{cell:width$}"))
             .collect();
-        println!("{}", padded.join("  ").trim_end());
+        text.push_str(padded.join("  ").trim_end());
+        text.push('\n');
     };
     line(head.to_vec());
     for row in rows {
         line(row.iter().map(String::as_str).collect());
     }
+    text
 }

@@ -1,12 +1,15 @@
 //! `innkeeper rooms`: one row per room, from its owner; a part whose owner does not answer is shown from its worker.
 
-use std::collections::BTreeMap;
+use std::time::Duration;
 
 use clap::Subcommand;
 use serde_json::{Value, json};
 
-use super::http::{NODE_DEADLINE, client, get, nodes_or_last};
-use super::{RouterArgs, evict, explain, print_table};
+use super::look::{look, merged};
+use super::{RouterArgs, evict, explain, table, watch};
+
+/// So many of the rooms that are over are listed.
+const ENDED_ROWS: u32 = 200;
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
@@ -29,9 +32,15 @@ pub(crate) struct Ls {
     /// Rooms that are over, newest first.
     #[arg(long)]
     ended: bool,
-    /// Print JSON.
+    /// Print JSON; with --watch a line for each look.
     #[arg(long)]
     json: bool,
+    /// Look again and again until Ctrl-C: a terminal is redrawn in place, anything else gets one table after the other.
+    #[arg(long)]
+    watch: bool,
+    /// With --watch: from one look to the next, in milliseconds.
+    #[arg(long, default_value_t = 1000, value_name = "MS", value_parser = clap::value_parser!(u64).range(50..=3_600_000))]
+    every_ms: u64,
 }
 
 #[derive(Debug, clap::Args)]
@@ -46,12 +55,6 @@ pub(crate) struct Show {
     json: bool,
 }
 
-/// What one node says of its rooms.
-struct Seen {
-    node: Value,
-    rooms: Vec<Value>,
-}
-
 pub(crate) async fn run(command: &Command) -> anyhow::Result<()> {
     match command {
         Command::Ls(args) => ls(args).await,
@@ -62,43 +65,110 @@ pub(crate) async fn run(command: &Command) -> anyhow::Result<()> {
     }
 }
 
+/// What a list showed at one look.
+pub(crate) struct Listing {
+    /// One row per room.
+    rows: Vec<Value>,
+    ended: bool,
+    /// The router does not answer; in one sentence.
+    pub(crate) away: Option<String>,
+    /// Nodes that do not answer, in a sentence each.
+    pub(crate) silent: Vec<String>,
+}
+
+impl Listing {
+    /// One look.
+    async fn take(args: &Ls) -> anyhow::Result<Self> {
+        let router = &args.router.router;
+        if args.ended {
+            return Ok(Self {
+                rows: explain::ended(router, ENDED_ROWS).await?,
+                ended: true,
+                away: None,
+                silent: vec![],
+            });
+        }
+        let look = look(router).await?;
+        Ok(Self {
+            rows: merged(&look.seen),
+            ended: false,
+            away: look.away,
+            silent: look.silent,
+        })
+    }
+
+    /// A list of live rooms, for tests.
+    #[cfg(test)]
+    pub(crate) fn of_rows(rows: Vec<Value>, away: Option<String>, silent: Vec<String>) -> Self {
+        Self {
+            rows,
+            ended: false,
+            away,
+            silent,
+        }
+    }
+
+    pub(crate) fn json(&self) -> serde_json::Result<String> {
+        serde_json::to_string(&self.rows)
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.rows.len()
+    }
+
+    pub(crate) fn table(&self) -> String {
+        if self.ended {
+            return explain::ended_table(&self.rows);
+        }
+        let columns = [
+            "room",
+            "request",
+            "attempt",
+            "phase",
+            "epoch",
+            "age_ms",
+            "phase_age_ms",
+            "deadline_ms",
+            "budget_ms",
+            "prefill",
+            "decode",
+            "owner",
+            "owes",
+            "leased",
+        ];
+        let cells = self.rows.iter();
+        let cells: Vec<_> = cells
+            .map(|row| columns.iter().map(|column| cell(&row[*column])).collect())
+            .collect();
+        table(&columns, &cells)
+    }
+}
+
 async fn ls(args: &Ls) -> anyhow::Result<()> {
-    if args.ended {
-        return explain::ended(&args.router.router, args.json).await;
+    if args.watch {
+        let every = Duration::from_millis(args.every_ms);
+        return watch::run(&args.router.router, every, args.json, || Listing::take(args)).await;
     }
-    let rows = merged(&look(&args.router.router).await?);
+    let listing = Listing::take(args).await?;
+    let notes = listing.away.iter().chain(&listing.silent);
+    notes.for_each(|note| eprintln!("{note}"));
     if args.json {
-        println!("{}", serde_json::to_string_pretty(&rows)?);
-        return Ok(());
+        println!("{}", serde_json::to_string_pretty(&listing.rows)?);
+    } else {
+        print!("{}", listing.table());
     }
-    let columns = [
-        "room",
-        "request",
-        "attempt",
-        "phase",
-        "epoch",
-        "age_ms",
-        "phase_age_ms",
-        "deadline_ms",
-        "budget_ms",
-        "prefill",
-        "decode",
-        "owner",
-        "owes",
-        "leased",
-    ];
-    let table: Vec<_> = rows
-        .iter()
-        .map(|row| columns.iter().map(|column| cell(&row[*column])).collect())
-        .collect();
-    print_table(&columns, &table);
     Ok(())
 }
 
 async fn show(args: &Show) -> anyhow::Result<()> {
     let id = args.room.to_string();
-    let seen = look(&args.router.router).await?;
-    let parts: Vec<_> = seen
+    let look = look(&args.router.router).await?;
+    look.away
+        .iter()
+        .chain(&look.silent)
+        .for_each(|note| eprintln!("{note}"));
+    let parts: Vec<_> = look
+        .seen
         .iter()
         .flat_map(|seen| {
             seen.rooms
@@ -127,92 +197,11 @@ async fn show(args: &Show) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Asks all nodes at once. One that does not answer is named on stderr and not waited for.
-async fn look(router: &str) -> anyhow::Result<Vec<Seen>> {
-    let client = client(Some(NODE_DEADLINE))?;
-    let nodes = nodes_or_last(&client, router).await?;
-    let questions = nodes.into_iter().map(|node| {
-        let client = client.clone();
-        async move {
-            let addr = cell(&node["http"]);
-            match get::<Vec<Value>>(&client, &addr, "/innkeeper/v1/rooms").await {
-                Ok(rooms) => Some(Seen { node, rooms }),
-                Err(error) => {
-                    eprintln!(
-                        "{} {} does not answer: {error:#}",
-                        cell(&node["role"]),
-                        cell(&node["name"])
-                    );
-                    None
-                }
-            }
-        }
-    });
-    Ok(futures::future::join_all(questions)
-        .await
-        .into_iter()
-        .flatten()
-        .collect())
-}
-
-/// One row per room: the owner's if it answered, else a worker's.
-fn merged(seen: &[Seen]) -> Vec<Value> {
-    let mut rows: BTreeMap<String, Value> = BTreeMap::new();
-    let (owners, workers): (Vec<_>, Vec<_>) = seen.iter().partition(|seen| seen.node["role"] == "router");
-    let answered: Vec<_> = owners.iter().map(|seen| &seen.node["incarnation"]).collect();
-    for room in owners.iter().flat_map(|seen| &seen.rooms) {
-        rows.insert(cell(&room["room"]), room.clone());
-    }
-    // A part that its owner does not list any more is over there, and on its way out here.
-    let orphans = workers
-        .iter()
-        .flat_map(|seen| &seen.rooms)
-        .filter(|room| !answered.contains(&&room["owner"]));
-    for room in orphans {
-        rows.entry(cell(&room["room"])).or_insert_with(|| room.clone());
-    }
-    rows.into_values().collect()
-}
-
 /// A value as people read it.
 pub(crate) fn cell(value: &Value) -> String {
     match value {
         Value::String(text) => text.clone(),
         Value::Null => "-".to_owned(),
         Value::Bool(_) | Value::Number(_) | Value::Array(_) | Value::Object(_) => value.to_string(),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn seen(role: &str, incarnation: &str, rooms: &[(&str, &str, &str)]) -> Seen {
-        Seen {
-            node: json!({ "role": role, "incarnation": incarnation }),
-            rooms: rooms
-                .iter()
-                .map(|(room, owner, phase)| json!({ "room": room, "owner": owner, "phase": phase }))
-                .collect(),
-        }
-    }
-
-    #[test]
-    fn a_room_is_shown_from_its_owner_and_an_orphan_from_its_worker() {
-        let rows = merged(&[
-            seen(
-                "decode",
-                "d",
-                &[
-                    ("1", "r", "transferring"),
-                    ("2", "gone", "decoding"),
-                    ("3", "r", "queued"),
-                ],
-            ),
-            seen("router", "r", &[("1", "r", "waiting_for_input")]),
-        ]);
-        assert_eq!(rows.len(), 2);
-        assert_eq!(rows[0]["phase"], "waiting_for_input");
-        assert_eq!(rows[1]["room"], "2");
     }
 }

@@ -88,6 +88,7 @@ pub async fn start_worker<K: WorkerKind + Sync + 'static>(
         http: config.advertise(http_addr),
         control: config.advertise(control_addr),
         data: data.clone(),
+        revision: config.run.revision.clone(),
     };
     let (craft, ledger) = kind.build(&wiring, &data);
     let tracer = Tracer::start(&config.telemetry, K::ROLE, &config.name, me.incarnation)?;

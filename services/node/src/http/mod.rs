@@ -4,7 +4,7 @@
 //! /metrics              Prometheus; OpenMetrics for those that accept it
 //! /health               200 while the node is as it should be and its ledger answers, else 503; who it is, as JSON
 //! /ready                200 while new work may be sent here, else 503
-//! /innkeeper/v1/node    who it is: one row of `ps --json`
+//! /innkeeper/v1/node    who it is: one row of `ps --json`, and its version and time (unix, milliseconds)
 //! /innkeeper/v1/rooms   its rooms: the rows of `rooms ls --json`; 503 if the ledger does not answer
 //! ```
 
@@ -37,6 +37,7 @@ pub use recorded::{recorded, refusal, room_of};
 use crate::grpc::finish_within;
 use crate::metrics::{self, Form, LEDGER_DEADLINE, NodeMetrics};
 use crate::net::CountingListener;
+use crate::recorder::unix_ms;
 use crate::view::{NodeState, NodeView};
 
 /// HTTP/2: between two pings, and for the answer to one.
@@ -168,7 +169,11 @@ async fn ready(State(node): State<Node>) -> Response {
 }
 
 async fn node(State(node): State<Node>) -> Response {
-    Json(node.view.node()).into_response()
+    let mut own = json!(node.view.node());
+    // What an operator compares between nodes: the program, and the clock.
+    own["version"] = json!(env!("CARGO_PKG_VERSION"));
+    own["time_ms"] = json!(unix_ms());
+    Json(own).into_response()
 }
 
 async fn rooms(State(node): State<Node>) -> Response {

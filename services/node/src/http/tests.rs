@@ -92,9 +92,14 @@ async fn a_node_says_what_it_is_and_has() {
     let served = Served::start(FakeNode::answering(Gauges::default())).await;
     let expected = json!({
         "role": "decode", "name": "d \"0\"", "pid": 7, "incarnation": "00000000000000d0", "state": "serving",
-        "http": "127.0.0.1:1", "control": "127.0.0.1:2", "data": "127.0.0.1:3",
+        "http": "127.0.0.1:1", "control": "127.0.0.1:2", "data": "127.0.0.1:3", "revision": "7",
+        "version": env!("CARGO_PKG_VERSION"),
     });
-    assert_eq!(served.json("/innkeeper/v1/node").await, (200, expected));
+    let before = crate::recorder::unix_ms();
+    let (status, mut node) = served.json("/innkeeper/v1/node").await;
+    let time = node.as_object_mut().unwrap().remove("time_ms").unwrap();
+    assert!((before..=crate::recorder::unix_ms()).contains(&time.as_u64().unwrap()));
+    assert_eq!((status, node), (200, expected));
     let (status, rooms) = served.json("/innkeeper/v1/rooms").await;
     let row = json!([{
         "room": "000000000000feed", "request": 3, "attempt": 1, "phase": "waiting_for_input", "epoch": 2, "age_ms": 10,

@@ -48,6 +48,7 @@ impl NodeView for FakeNode {
             http: "127.0.0.1:1".into(),
             control: "127.0.0.1:2".into(),
             data: "127.0.0.1:3".into(),
+            revision: "7".into(),
         }
     }
 

@@ -27,6 +27,8 @@ pub struct NodeSelf {
     pub control: String,
     /// `host:port` of its data plane; empty if it has none.
     pub data: String,
+    /// Deployment revision; only equal ones pair.
+    pub revision: String,
 }
 
 /// What a node is doing.
