@@ -4,7 +4,7 @@ use innkeeper_room::evidence::owes;
 use innkeeper_room::{Evidence, Owes, Phase, Reason, Role};
 
 use super::{Facts, words};
-use crate::recorder::record::{Cause, Record, StreamNote};
+use crate::recorder::record::{Cause, Kind, Record, StreamNote};
 
 /// A step that was owed.
 pub(super) struct Debt {
@@ -122,16 +122,7 @@ impl Facts<'_> {
     /// Computed, sealed, sent, verified; tokens.
     fn how_far(&self, found: &mut Vec<String>) {
         let counters = self.counters();
-        let all = self.case.records.iter().find_map(|record| record.bytes_expected);
-        let of = all.map_or_else(String::new, |all| format!(" of {}", words::bytes(all)));
-        found.push(format!(
-            "KV: {} sealed, {} handed over, {} verified by decode{of}; {} of {} prompt tokens computed",
-            words::bytes(counters.bytes_sealed),
-            words::bytes(counters.bytes_sent.max(counters.bytes_verified)),
-            words::bytes(counters.bytes_verified),
-            counters.tokens_computed,
-            self.any.prompt_tokens,
-        ));
+        found.push(self.kv(&counters));
         let passed = self.router.map(|record| record.tokens.count);
         let made = self
             .decode
@@ -143,6 +134,24 @@ impl Facts<'_> {
                 self.any.max_tokens
             ));
         }
+    }
+
+    fn kv(&self, counters: &innkeeper_room::Counters) -> String {
+        let prompt = self.any.prompt_tokens;
+        let all = self.case.records.iter().find_map(|record| record.bytes_expected);
+        // Counters are those of the last report, which may be older than the commit.
+        if self.phase() == Phase::Decoding {
+            let all = all.map_or_else(String::new, |all| format!(" ({})", words::bytes(all)));
+            return format!("KV: that of all {prompt} prompt tokens{all} was verified by decode");
+        }
+        let of = all.map_or_else(String::new, |all| format!(" of {}", words::bytes(all)));
+        format!(
+            "KV: {} sealed, {} handed over, {} verified by decode{of}; {} of {prompt} prompt tokens computed",
+            words::bytes(counters.bytes_sealed),
+            words::bytes(counters.bytes_sent.max(counters.bytes_verified)),
+            words::bytes(counters.bytes_verified),
+            counters.tokens_computed,
+        )
     }
 
     fn of_router(&self, record: &Record, debt: &Debt, found: &mut Vec<String>) {
@@ -196,7 +205,8 @@ impl Facts<'_> {
             Role::Prefill => record.evidence.prefill,
             Role::Decode | Role::Router => record.evidence.decode,
         };
-        if let Some(evidence) = evidence {
+        // One who did its part accuses nobody.
+        if let Some(evidence) = evidence.filter(|_| record.kind() != Kind::Good) {
             self.seen(record.role, &evidence, "", found);
         }
         if let Some(broke) = record.broke {
@@ -226,12 +236,13 @@ impl Facts<'_> {
     fn seen(&self, role: Role, evidence: &Evidence, told: &str, found: &mut Vec<String>) {
         let node = self.node(role);
         let mut saw = vec![];
-        if evidence.waited_for != Owes::Nobody {
-            saw.push(format!(
-                "had waited {} for {}",
-                words::time(evidence.waited.0),
-                self.party(evidence.waited_for)
-            ));
+        let waited = words::time(evidence.waited.0);
+        match (evidence.waited_for, role) {
+            (Owes::Nobody, _) => {}
+            (Owes::Prefill, Role::Prefill) | (Owes::Decode, Role::Decode) => {
+                saw.push(format!("owed the next step itself, for {waited}"));
+            }
+            (other, _) => saw.push(format!("had waited {waited} for {}", self.party(other))),
         }
         if evidence.unacked {
             saw.push("had sent bytes that the peer's kernel did not acknowledge".to_owned());

@@ -157,6 +157,47 @@ fn any_has(lines: &[String], parts: &[&str]) -> bool {
     lines.iter().any(|line| parts.iter().all(|part| line.contains(part)))
 }
 
+/// What prefill owed itself when it had handed over, or when it failed.
+fn prefill_owed(end: &str) -> Vec<String> {
+    let owed = Evidence {
+        waited_for: Owes::Prefill,
+        waited: Millis(3),
+        ..Evidence::default()
+    };
+    let prefill = Record {
+        end: Some(end.to_owned()),
+        ended_unix_ms: Some(BEGAN + 2003),
+        evidence: Seen {
+            prefill: Some(owed),
+            decode: None,
+        },
+        ..record(Role::Prefill)
+    };
+    let router = Record {
+        phases: vec![span(Phase::Queued, 0, 2000), span(Phase::Decoding, 2000, 9000)],
+        ..record(Role::Router)
+    };
+    explained(&[router, prefill], &[]).evidence
+}
+
+#[test]
+fn one_who_did_its_part_accuses_nobody_and_nobody_waits_for_itself() {
+    let good = prefill_owed("handed_over");
+    assert!(
+        !any_has(&good, &["owed"]) && !any_has(&good, &["had waited"]),
+        "{good:?}"
+    );
+    assert!(
+        any_has(&good, &["KV: that of all 100 prompt tokens", "was verified"]),
+        "{good:?}"
+    );
+    let bad = prefill_owed("chunk_stalled");
+    assert!(
+        any_has(&bad, &["prefill-1", "owed the next step itself, for 3 ms"]),
+        "{bad:?}"
+    );
+}
+
 #[test]
 fn a_stopped_decode_worker_is_named_with_times_and_evidence() {
     let (records, missing) = stopped_decode();
