@@ -19,13 +19,16 @@ fn entry(since_ms: u64, what: What, detail: &str) -> Entry {
     }
 }
 
-/// A part that began when the room did, was transferring from its second second on, and ended after the fourth.
-fn record(role: Role) -> Record {
-    let span = |phase, from_ms, to_ms| PhaseSpan {
+const fn span(phase: Phase, from_ms: u64, to_ms: u64) -> PhaseSpan {
+    PhaseSpan {
         phase,
         from_ms,
         to_ms: Some(to_ms),
-    };
+    }
+}
+
+/// A part that began when the room did, was transferring from its second second on, and ended after the fourth.
+fn record(role: Role) -> Record {
     let (name, incarnation) = match role {
         Role::Router => ("router", ROUTER),
         Role::Prefill => ("prefill-1", PREFILL),
@@ -316,6 +319,7 @@ fn a_live_room_says_who_owes_and_since_when() {
         age_ms: Millis(3000),
         phase_age_ms: Millis(1000),
         deadline_ms: Millis(1500),
+        budget_ms: Millis(2500),
         prefill: PREFILL,
         decode: DECODE,
         owner: ROUTER,
