@@ -27,8 +27,8 @@ class Around(Case):
 
     def test_who_may_reach_what(self):
         made = self.takes(TRY)
-        self.assertEqual(reach(made, "decode"), {("http", "test"), ("control", "router"), ("data", "prefill")})
-        self.assertEqual(reach(made, "prefill"), {("http", "test"), ("control", "router")})
+        self.assertEqual(reach(made, "decode"), {("http", "test"), ("http", "router"), ("control", "router"), ("data", "prefill")})
+        self.assertEqual(reach(made, "prefill"), {("http", "test"), ("http", "router"), ("control", "router")})
         self.assertEqual(reach(made, "router"), {("http", "*")})
         self.assertEqual(reach(made, "etcd"), {("client", role) for role in ROLES})
         self.assertEqual(reach(made, "test"), set())
@@ -36,7 +36,7 @@ class Around(Case):
     def test_clients_and_prometheus_are_named(self):
         space = lambda name: {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": name}}}
         made = self.takes(with_({"networkPolicy": {"clientsFrom": [space("apps")], "metricsFrom": [space("monitoring")]}}))
-        self.assertEqual(reach(made, "router"), {("http", "test"), ("http", "apps"), ("http", "monitoring")})
+        self.assertEqual(reach(made, "router"), {("http", "test"), ("http", "router"), ("http", "apps"), ("http", "monitoring")})
         self.assertIn(("http", "monitoring"), reach(made, "decode"))
         self.assertNotIn(("data", "monitoring"), reach(made, "decode"))
 

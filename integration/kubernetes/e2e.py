@@ -119,7 +119,7 @@ def network():
     allowed = {
         "a stranger": ("strangers", {}, {"router http"}),
         "a neighbour": (SPACE, {}, {"router http"}),
-        "a router": (SPACE, own("router"), {"router http", "prefill control", "decode control", "etcd client"}),
+        "a router": (SPACE, own("router"), {"router http", "prefill http", "prefill control", "decode http", "decode control", "etcd client"}),
         "a prefill worker": (SPACE, own("prefill"), {"router http", "decode data", "etcd client"}),
         "a decode worker": (SPACE, own("decode"), {"router http", "etcd client"}),
         "the test": (SPACE, own("test"), {"router http", "prefill http", "decode http"}),
