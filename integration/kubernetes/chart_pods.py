@@ -183,6 +183,14 @@ class Pods(Case):
         for one in made.values():
             self.assertEqual(one["metadata"]["labels"]["team"], "llm", one["metadata"]["name"])
 
+    def test_who_may_evict_and_where_traces_are_shown(self):
+        self.assertNotIn("INNKEEPER_ADMIN_KEY", self.takes(TRY).env("router"))
+        made = self.takes(with_({"router": {"adminKey": {"existingSecret": "operators"}},
+                                 "telemetry": {"jaegerUrl": "https://jaeger.example"}}))
+        self.assertEqual(made.env("router")["INNKEEPER_ADMIN_KEY"]["secretKeyRef"], {"name": "operators", "key": "admin-key"})
+        self.assertNotIn("INNKEEPER_ADMIN_KEY", made.env("decode"))
+        self.assertIn('jaeger-url = "https://jaeger.example"', made.toml("router"))
+
     def test_traces_with_headers_from_a_secret(self):
         made = self.takes(with_({"telemetry": {"otlp": {"endpoint": "http://otel:4318", "protocol": "http", "ratio": 0.25, "headers": {"existingSecret": "tenant"}}}}))
         self.assertIn('otlp = "http://otel:4318"', made.toml("decode"))

@@ -16,6 +16,9 @@ settings of `settings`: the schema refuses them there. */ -}}
 {{- $_ := set $all "otlp-protocol" $v.telemetry.otlp.protocol -}}
 {{- $_ := set $all "trace-ratio" $v.telemetry.otlp.ratio -}}
 {{- end -}}
+{{- if $v.telemetry.jaegerUrl -}}
+{{- $_ := set $all "jaeger-url" $v.telemetry.jaegerUrl -}}
+{{- end -}}
 {{- $_ := set $all "etcd" (include "innkeeper.etcdEndpoints" .root | fromJsonArray) -}}
 {{- if $v.etcd.tls.existingSecret -}}
 {{- $_ := set $all "etcd-ca" (printf "/etc/innkeeper/etcd/%s" $v.etcd.tls.caKey) -}}
@@ -92,6 +95,12 @@ livenessProbe:
 {{- with $v.telemetry.otlp.headers }}
 {{- if .existingSecret }}
 - name: INNKEEPER_OTLP_HEADERS
+  valueFrom: {secretKeyRef: {name: {{ .existingSecret }}, key: {{ .key }}}}
+{{- end }}
+{{- end }}
+{{- with .workload.adminKey }}
+{{- if .existingSecret }}
+- name: INNKEEPER_ADMIN_KEY
   valueFrom: {secretKeyRef: {name: {{ .existingSecret }}, key: {{ .key }}}}
 {{- end }}
 {{- end }}
