@@ -22,6 +22,8 @@ fn options() -> Options {
         .workers(2, 2)
         .etcd()
         .ttl_ms(2000)
+        // Also a short room asks for its lease.
+        .flag("lease-after-ms", 0)
         .flag("mock-decode-us-per-token", 20_000)
         .flag("mock-kv-bytes-per-token", 4_096)
         .flag("transfer-max-bytes-per-second", 400_000)

@@ -7,7 +7,7 @@ use std::io::Write as _;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use innkeeper_integration::{Answer, Client, Cluster, Jaeger, Metrics, Options, completion, oracle, until, within};
+use innkeeper_integration::{Answer, Client, Cluster, Metrics, Options, completion, oracle, until, within};
 use serde_json::Value;
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
@@ -206,7 +206,7 @@ async fn a_stopped_worker_keeps_nobody_from_telling() {
 
 #[tokio::test]
 async fn a_lease_store_that_is_away_is_said_by_all_nodes() {
-    let mut cluster = Cluster::start(Options::mock().etcd().ttl_ms(2000)).await;
+    let mut cluster = Cluster::start(Options::mock().etcd().ttl_ms(2000).flag("lease-after-ms", 0)).await;
     let nodes = cluster.ps().await;
     let all_say = async |cluster: &Cluster, degraded: f64| {
         for node in &nodes {
@@ -303,59 +303,4 @@ async fn no_collector_slows_a_request() {
         oracle(&cluster).await;
     }
     task.abort();
-}
-
-/// Processor time of the whole cluster, in hundredths of a second.
-async fn spent(cluster: &Cluster) -> u64 {
-    let pid = cluster.pid("router").await;
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
-    let after_name = stat.rsplit_once(") ").unwrap().1;
-    let fields: Vec<_> = after_name.split(' ').collect();
-    // utime and stime are the 14th and 15th field of all.
-    fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap()
-}
-
-/// Tracing's price in processor time of the whole cluster, without it and at 100 %, in turns in one run: for requests of a
-/// few tokens, where it is dearest, and of some.
-#[tokio::test]
-#[ignore = "a measurement: cargo test --workspace --test metrics -- --ignored --nocapture"]
-async fn what_tracing_costs() {
-    let jaeger = Jaeger::start().await;
-    let without = Cluster::start(Options::mock()).await;
-    let with = Cluster::start(Options::mock().flag("otlp", jaeger.otlp_grpc())).await;
-    for tokens in [5, 60] {
-        let body = completion("mock", "p".repeat(200), tokens);
-        let [off, on] = costs([&without, &with], &body).await;
-        #[expect(clippy::cast_precision_loss, reason = "hundredths of seconds")]
-        let ratio = on as f64 / off as f64;
-        println!(
-            "{tokens} tokens: {ratio:.3} of the processor time without tracing ({on} and {off} hundredths of a second)"
-        );
-        assert!(ratio < 1.2, "{ratio}");
-    }
-    let exported = with.router_metrics().await;
-    let exported = exported.sum("innkeeper_spans_total", &[("outcome", "exported")]);
-    println!("spans of the router: {exported}");
-    assert!(exported > 0.0);
-}
-
-/// What each cluster spends on the same requests, round by round in turns; the two middle rounds, for others use this
-/// machine too.
-async fn costs(clusters: [&Cluster; 2], body: &Value) -> [u64; 2] {
-    const ROUNDS: usize = 6;
-    const AT_ONCE: usize = 8;
-    let mut rounds = [vec![], vec![]];
-    for _ in 0..ROUNDS {
-        for (cluster, costs) in clusters.into_iter().zip(&mut rounds) {
-            let before = spent(cluster).await;
-            for _ in 0..25 {
-                load(&cluster.client, AT_ONCE, body).join_all().await;
-            }
-            costs.push(spent(cluster).await - before);
-        }
-    }
-    rounds.map(|mut costs| {
-        costs.sort_unstable();
-        costs[ROUNDS / 2 - 1] + costs[ROUNDS / 2]
-    })
 }
