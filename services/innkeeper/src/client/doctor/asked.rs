@@ -245,7 +245,11 @@ async fn scrape(client: &reqwest::Client, http: &str) -> Result<Metrics, String>
 
 async fn connect(addr: &str) -> Result<(), Refused> {
     match timeout(NODE_DEADLINE, TcpStream::connect(addr)).await {
-        Ok(Ok(_)) => Ok(()),
+        Ok(Ok(stream)) => {
+            // As every connection here; nothing is sent on this one, so a refusal is no finding.
+            let _ = stream.set_nodelay(true);
+            Ok(())
+        }
         Ok(Err(error)) if error.kind() == std::io::ErrorKind::ConnectionRefused => {
             Err(Refused::Closed(error.to_string()))
         }
