@@ -23,6 +23,10 @@ impl Ledger {
             Some(side) if reason == Reason::RouterLost => (side.lost(), Some(side)),
             // R answers and takes tokens at once: they, or its answer, were held up on the way to that node.
             Some(side) if missed_router => (reason, Some(side)),
+            // It broke while R stood still: what had been said before was read first, and may take longer than the grace.
+            None if named.is_some_and(|side| reason == side.lost()) && room.lived_through_stop && self.recovers() => {
+                (Reason::SelfPaused, None)
+            }
             Some(_) | None => (reason, named),
         };
         let context = Context {

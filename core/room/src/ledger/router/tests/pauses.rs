@@ -42,6 +42,38 @@ fn after_its_own_stop_a_router_accuses_nobody_and_tries_again_for_free() {
     );
 }
 
+/// A hundred rooms have said much until their streams broke: R reads all of that first.
+#[test]
+fn a_break_that_is_read_after_the_grace_costs_nothing_either() {
+    let settings = Settings {
+        retry_bucket: 0,
+        max_attempts: 1,
+        ..Settings::default()
+    };
+    for after in [300, 2 * settings.connect_timeout.0 + 300] {
+        let mut bench = Bench::with(settings.clone(), &[P1], &[D1]);
+        let spec = bench.decoding(1);
+        stop(&mut bench, 10_000);
+        bench.tokens(spec.room, 0, 2);
+        assert!(ends(&bench.pass(250)).is_empty(), "nothing was cut off yet");
+        bench.pass(after - 250);
+        let effects = bench.on(Event::StreamEnded {
+            room: spec.room,
+            side: Side::Decode,
+            broken: true,
+        });
+        let soon = after == 300;
+        let reason = if soon { Reason::SelfPaused } else { Reason::DecodeLost };
+        let after_blame = [effects.clone(), bench.pass(300)].concat();
+        assert_eq!(ends(&after_blame)[0].verdict, Verdict::Failed(reason));
+        assert_eq!(
+            answers(&effects).is_empty(),
+            soon,
+            "the request goes on, without a token of the bucket"
+        );
+    }
+}
+
 #[test]
 fn what_is_heard_in_the_grace_counts() {
     let mut bench = Bench::pair();
