@@ -17,7 +17,7 @@ export INNKEEPER_TEST_PYTHON ?= $(CURDIR)/.cache/venv/bin/python
 SHELL := /bin/bash
 
 .DEFAULT_GOAL := help
-.PHONY: help serve test verify fuzz build lint bench bench-faults bench-front bench-tracing trace-demo image cluster cluster-down e2e clean \
+.PHONY: help serve test verify fuzz build lint bench bench-faults bench-front bench-tracing bench-policies trace-demo image cluster cluster-down e2e clean \
         setup-serve setup-test setup-image setup-cluster
 # The steps of a goal are in order, whatever -j says.
 .NOTPARALLEL:
@@ -33,6 +33,7 @@ help:
 	@echo 'make bench-faults  measure: each fault, what the client saw, seconds until it is over (BENCH_RUNS=20 of each)'
 	@echo 'make bench-front  measure: CPU and latency of the front door beside a bare forwarder'
 	@echo 'make bench-tracing  measure: CPU of requests without spans, with none sampled, and with all traced'
+	@echo 'make bench-policies  measure: where prompts go under each policy, and how evenly work is shared (BENCH_CHATS=96)'
 	@echo 'make trace-demo  run a cluster and a Jaeger, and print the traces of requests that fare differently'
 	@echo 'make image   write the image as an OCI archive, target/image/innkeeper-VERSION.tar'
 	@echo 'make cluster  start a Kubernetes of two nodes on this machine (as root), and install the chart in it; make cluster-down ends it'
@@ -99,6 +100,11 @@ bench-front: setup-test
 bench-tracing: setup-test
 	cargo build $(CARGO_FLAGS) --release --workspace --bins
 	cargo bench $(CARGO_FLAGS) --workspace --bench tracing
+
+# Where prompts go under each policy: the tables of docs/performance.md.
+bench-policies: setup-test
+	cargo build $(CARGO_FLAGS) --release --workspace --bins
+	cargo bench $(CARGO_FLAGS) --workspace --bench policies
 
 # Six requests: healthy, its connection broken, its room evicted, aborted, retried, migrated.
 trace-demo: setup-test

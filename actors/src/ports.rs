@@ -6,6 +6,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use innkeeper_room::ledger::router::{AbortAnswer, Load, OnFailure, Outcome};
+use innkeeper_room::prefix::Blocks;
 use innkeeper_room::{Attempt, Evidence, FromWorker, Incarnation, RequestKey, RoomId, RoomSpec, ToWorker, Token, Work};
 use tokio::sync::{mpsc, watch};
 
@@ -181,6 +182,8 @@ pub struct NewRequest {
     pub model: Option<String>,
     /// The prompt, the sampling and the stop ids (`start_position` is 0).
     pub work: Work,
+    /// The prompt's beginnings, for the choice of its workers; without any they are chosen by load.
+    pub blocks: Blocks,
     /// Tokens that may be produced.
     pub max_tokens: u32,
     /// What follows when its room is lost after the first token.

@@ -147,6 +147,7 @@ async fn a_break_right_behind_the_end_token_opens_no_other_room() {
                 stop_ids: Arc::new([END]),
                 ..Work::default()
             },
+            blocks: innkeeper_room::prefix::Blocks::default(),
             max_tokens: 5,
             on_failure: OnFailure::Migrate,
         });

@@ -259,6 +259,7 @@ impl Cluster {
             client: "test".into(),
             model: None,
             work: work(),
+            blocks: innkeeper_room::prefix::Blocks::default(),
             max_tokens: TOKENS,
             on_failure: OnFailure::Migrate,
         })

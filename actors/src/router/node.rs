@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use innkeeper_leases::{Member, MemberState, Store};
-use innkeeper_room::ledger::router::{AbortAnswer, Event, Ledger, MemberView};
+use innkeeper_room::ledger::router::{AbortAnswer, Event, Ledger, MemberView, Policies};
 use innkeeper_room::ledger::{Gauges, RoomRow};
 use innkeeper_room::{RequestKey, RoomId, Settings};
 use ractor::{Actor, ActorRef};
@@ -169,6 +169,12 @@ impl RouterNode {
         self.rooms.cast(RoomsMessage::Event(Event::Evict { room })).ok()?;
         // Answered behind it: the room is over by then.
         self.rows(limit).await.map(|_| true)
+    }
+
+    /// Workers are chosen by these policies from now on.
+    pub fn set_policies(&self, policies: Policies) {
+        // A dead `rooms` ends the process.
+        drop(self.rooms.cast(RoomsMessage::Event(Event::Policies(policies))));
     }
 
     /// How many workers of each role it can use now: (prefill, decode).

@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use innkeeper_room::ledger::router::{AbortAnswer, Arrival, Event, Ledger, MemberView, OnFailure, Side};
 use innkeeper_room::ledger::{Gauges, RoomRow};
+use innkeeper_room::prefix::Blocks;
 use innkeeper_room::{Attempt, Incarnation, RequestKey, RoomId, Work};
 use ractor::{Actor, ActorId, ActorProcessingErr, ActorRef, SupervisionEvent};
 use tokio::sync::{mpsc, oneshot, watch};
@@ -235,6 +236,7 @@ impl State {
             client,
             model,
             work,
+            blocks,
             max_tokens,
             on_failure,
         } = request;
@@ -258,6 +260,7 @@ impl State {
             client,
             model,
             prompt_tokens,
+            blocks,
             max_tokens,
             on_failure,
             pair,
@@ -279,6 +282,7 @@ impl State {
                 ..Work::default()
             },
             rid,
+            blocks: Blocks::default(),
             max_tokens: 1,
             on_failure: OnFailure::Fail,
         };

@@ -92,6 +92,7 @@ impl Plan {
                 stop_ids: self.stop_ids.clone().into(),
                 ..Work::default()
             },
+            blocks: innkeeper_room::prefix::Blocks::default(),
             max_tokens: self.max_tokens,
             on_failure: OnFailure::Migrate,
         }

@@ -17,6 +17,7 @@ pub mod pages;
 pub mod pause;
 pub mod phase;
 pub(crate) mod planted;
+pub mod prefix;
 pub mod reason;
 pub mod request;
 pub mod room;

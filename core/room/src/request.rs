@@ -222,6 +222,7 @@ mod tests {
             client: "c".into(),
             model: None,
             prompt_tokens: 10,
+            blocks: crate::prefix::Blocks::default(),
             max_tokens: 5,
             on_failure: OnFailure::Migrate,
             pair: None,

@@ -72,6 +72,12 @@ pub struct Settings {
     /// Rooms of a router that a worker may be asked to open at once, without its answer: more wait for admission, so that a
     /// burst is a queue and not a worker that answers too late.
     pub open_window: u32,
+    /// How much of a prompt a worker must have been sent before to be preferred for it, in percent of what is looked at.
+    pub prefix_match_percent: u32,
+    /// How many rooms a worker may have for that, in percent of the average.
+    pub prefix_load_percent: u32,
+    /// Blocks of prompts that R remembers to have sent to workers; 0: none, and no prompt leads anywhere by what was sent.
+    pub prefix_blocks: u32,
     /// Rooms that prefill computes at once.
     pub prefill_concurrency: u32,
     /// Requests that R holds, live ones and those in the admission queue together.
@@ -135,6 +141,9 @@ impl Settings {
             canary_period: Millis::from_secs(30),
             permits: 256,
             peer_share_percent: 50,
+            prefix_match_percent: 30,
+            prefix_load_percent: 125,
+            prefix_blocks: 65_536,
             prefill_concurrency: 4,
             max_requests: 1024,
             max_tombstones: 4096,
@@ -257,6 +266,19 @@ impl Settings {
         if self.canary_period > Millis(0) {
             at_least("canary-period-ms", self.canary_period.0, self.report_period.0)?;
         }
+        at_least("prefix-match-percent", u64::from(self.prefix_match_percent), 1)?;
+        at_most("prefix-match-percent", u64::from(self.prefix_match_percent), 100)?;
+        // Below the average the bound would keep everybody from taking anything.
+        at_least("prefix-load-percent", u64::from(self.prefix_load_percent), 100)?;
+        if self.prefix_blocks > 0 {
+            // One prompt must find a place.
+            at_least(
+                "prefix-blocks",
+                u64::from(self.prefix_blocks),
+                crate::prefix::MOST_BLOCKS as u64,
+            )?;
+        }
+        at_most("prefix-blocks", u64::from(self.prefix_blocks), 1 << 24)?;
         at_least("permits", u64::from(self.permits), 1)?;
         at_least("peer-share-percent", u64::from(self.peer_share_percent), 1)?;
         at_most("peer-share-percent", u64::from(self.peer_share_percent), 100)?;

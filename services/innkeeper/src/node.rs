@@ -4,9 +4,10 @@ use std::io::Read;
 use std::process::ExitCode;
 
 use clap::Subcommand;
-use innkeeper_node::config::{EngineArgs, NodeArgs, check_faults, exit_with};
+use innkeeper_node::config::{EngineArgs, NodeArgs, check_faults, exit_with, parse_from};
 use innkeeper_node::model::Model;
 use innkeeper_node::process;
+use innkeeper_node::reload::Reload;
 use innkeeper_room::Role;
 
 #[derive(Debug, Subcommand)]
@@ -54,9 +55,18 @@ fn router(args: &Args) -> ExitCode {
     if let Err(error) = check_faults(&config.run.faults, &engine) {
         exit_with(&error);
     }
+    let policies = config.run.policies;
+    let reload = Reload::new(args.node.run.config.clone(), move || {
+        let args: crate::Args = parse_from(std::env::args_os())?;
+        let policies = match args.command {
+            crate::Command::Node(Command::Router(args)) => args.node.run.resolve().policies,
+            _ => policies,
+        };
+        Ok(policies)
+    });
     process::run(config, |ground, tasks| async move {
         let loading = tokio::task::spawn_blocking(move || Model::load(&engine, false, &|_| {}));
-        Ok(innkeeper_router::start(ground, loading.await??, tasks).await?)
+        Ok(innkeeper_router::start_reloading(ground, loading.await??, tasks, Some(reload)).await?)
     })
 }
 

@@ -18,6 +18,7 @@ pub mod net;
 pub mod process;
 pub mod random;
 pub mod recorder;
+pub mod reload;
 pub mod signals;
 pub mod store;
 pub mod telemetry;

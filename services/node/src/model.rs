@@ -99,6 +99,12 @@ impl Model {
         self.context
     }
 
+    /// Tokens in a page of its KV.
+    #[must_use]
+    pub fn page_tokens(&self) -> u32 {
+        self.config.page_tokens
+    }
+
     /// Its tokenizer.
     #[must_use]
     pub fn tokenizer(&self) -> Arc<dyn Tokenizer> {

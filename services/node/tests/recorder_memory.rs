@@ -7,7 +7,7 @@ use std::sync::Arc;
 use innkeeper_actors::ports::{NewRequest, OpenRoom};
 use innkeeper_node::config::{NodeArgs, RecorderArgs};
 use innkeeper_node::recorder::{Me, Recorder};
-use innkeeper_room::ledger::router::{Effect, Event, OnFailure, Outcome, RoomEnd, Side};
+use innkeeper_room::ledger::router::{Chosen, Effect, Event, OnFailure, Outcome, RoomEnd, Side};
 use innkeeper_room::{
     Attempt, Blame, Counters, Epoch, Evidence, FromWorker, Incarnation, Millis, PartEnd, PartState, Phase, Reason,
     RequestKey, Role, RoomId, RoomSpec, Verdict, Work,
@@ -80,6 +80,7 @@ fn request(recorder: &Recorder, number: u64) {
         client: "c".to_owned(),
         model: None,
         work: Work::default(),
+        blocks: innkeeper_room::prefix::Blocks::default(),
         max_tokens: 10,
         on_failure: OnFailure::Migrate,
     };
@@ -87,6 +88,7 @@ fn request(recorder: &Recorder, number: u64) {
     recorder.ordered(&Effect::Begin {
         spec: spec.clone(),
         passed: 0,
+        chosen: Chosen::default(),
     });
     recorder.told(&Event::StreamEnded {
         room: spec.room,

@@ -17,12 +17,13 @@ use innkeeper_node::model::Model;
 use innkeeper_node::net::CountingListener;
 use innkeeper_node::random;
 use innkeeper_node::recorder::{Me, Recorder};
+use innkeeper_node::reload::Reload;
 use innkeeper_node::tasks::Tasks;
 use innkeeper_node::telemetry::Tracer;
 use innkeeper_node::view::{NodeSelf, NodeState, NodeView};
 use innkeeper_proto::v1::router_server::RouterServer;
 use innkeeper_room::Role;
-use innkeeper_room::ledger::router::{Config, Ledger};
+use innkeeper_room::ledger::router::{Config, Ledger, Policies};
 use tokio_util::sync::CancellationToken;
 use tonic::service::Routes;
 
@@ -43,6 +44,19 @@ const KEEP_ALIVE: Duration = Duration::from_secs(5);
 /// # Errors
 /// [`StartError`] says what could not be had.
 pub async fn start(ground: Ground, model: Arc<Model>, tasks: Tasks) -> Result<Running, StartError> {
+    start_reloading(ground, model, tasks, None).await
+}
+
+/// Starts a router in front of a model, whose policies follow the process's configuration.
+///
+/// # Errors
+/// As [`start`].
+pub async fn start_reloading(
+    ground: Ground,
+    model: Arc<Model>,
+    tasks: Tasks,
+    reload: Option<Reload<Policies>>,
+) -> Result<Running, StartError> {
     let Ground {
         config,
         incarnation,
@@ -88,7 +102,8 @@ pub async fn start(ground: Ground, model: Arc<Model>, tasks: Tasks) -> Result<Ru
                 seed,
             },
             clock.now(),
-        ),
+        )
+        .with_policies(config.run.policies),
         links,
         store,
         member: member(&me, &config, model.name(), None),
@@ -99,6 +114,9 @@ pub async fn start(ground: Ground, model: Arc<Model>, tasks: Tasks) -> Result<Ru
         first_request: random::bits()? >> 1,
     };
     let node = RouterNode::start(parts).await?;
+    if let Some(reload) = reload {
+        follow(reload, &config, &node, &tasks)?;
+    }
     let stopping = CancellationToken::new();
     let view = Arc::new(RouterView::new(
         me.clone(),
@@ -159,6 +177,22 @@ pub async fn start(ground: Ground, model: Arc<Model>, tasks: Tasks) -> Result<Ru
     Ok(Running::new(me, exit, drain, tracer, recorder))
 }
 
+/// Changes the policies as the configuration does.
+fn follow(
+    reload: Reload<Policies>,
+    config: &NodeConfig,
+    node: &Arc<RouterNode>,
+    tasks: &Tasks,
+) -> Result<(), StartError> {
+    let node = Arc::clone(node);
+    let apply = move |policies: &Policies| {
+        tracing::info!(prefill = %policies.prefill, decode = %policies.decode, "workers are chosen by other policies from now on");
+        node.set_policies(*policies);
+    };
+    let following = reload.watch(config.run.policies, apply).map_err(StartError::Signals)?;
+    tasks.spawn("reload", following).map_err(|_| StartError::Stopping)
+}
+
 fn front_state(
     node: &Arc<RouterNode>,
     model: &Model,
@@ -182,6 +216,7 @@ fn front_state(
             created: 0,
         },
         settings: config.settings.clone(),
+        block_tokens: model.page_tokens(),
         on_failure: config.run.on_failure,
         keep_alive: KEEP_ALIVE,
         ready: Arc::new(move || view.ready()),

@@ -13,4 +13,4 @@ mod view;
 #[cfg(feature = "testing")]
 #[doc(hidden)]
 pub use front::fuzz;
-pub use host::start;
+pub use host::{start, start_reloading};

@@ -1,9 +1,10 @@
 //! The clients: one request each, and what they must get.
 
-use innkeeper_room::ledger::router::{self, Arrival, OnFailure, Outcome, RoomEnd};
+use innkeeper_room::ledger::router::{self, Arrival, OnFailure, Outcome, Policies, RoomEnd};
+use innkeeper_room::prefix::Blocks;
 use innkeeper_room::{Reason, RequestKey, Verdict};
 
-use crate::world::{Act, Client, ClientAct, World, tell};
+use crate::world::{Act, Client, ClientAct, PAGE_TOKENS, World, tell};
 
 impl World {
     // === clients ===
@@ -48,12 +49,19 @@ impl World {
                 };
                 client.arrived = true;
                 client.arrives = now;
+                // All begin alike.
+                let blocks = if self.policies == Policies::default() {
+                    Blocks::default()
+                } else {
+                    Blocks::of(&(0..client.prompt).collect::<Vec<_>>(), PAGE_TOKENS)
+                };
                 let arrival = Arrival {
                     request: key,
                     rid: format!("r{}", key.0),
                     client: "c".into(),
                     model: None,
                     prompt_tokens: client.prompt,
+                    blocks,
                     max_tokens: client.max_tokens,
                     on_failure: OnFailure::Migrate,
                     pair: None,

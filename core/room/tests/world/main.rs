@@ -93,6 +93,9 @@ fn arrivals(world: &mut World) {
 /// One run: requests, faults, healing, new requests.
 fn run(seed: u64, faults: u64, loud: bool) -> (World, (u32, u32)) {
     let mut world = World::new(seed, shape(seed), loud);
+    if POLICIES.contains(&seed) {
+        world.choose_by(seed);
+    }
     arrivals(&mut world);
     // Each layer must do without the others: in some worlds no ping and no kernel finds a silence.
     world.deaf = Rng::new(seed ^ 0x77).one_in(3);
@@ -169,6 +172,9 @@ fn batch(seeds: impl Iterator<Item = u64>, faults: u64) -> Tally {
     tally
 }
 
+/// Seeds of worlds in which workers are not chosen as by default.
+const POLICIES: std::ops::Range<u64> = 20_000..30_000;
+
 fn runs(default: u64) -> u64 {
     std::env::var("WORLD_RUNS")
         .ok()
@@ -194,6 +200,12 @@ fn three_faults() {
         .and_then(|faults| faults.parse().ok())
         .unwrap_or(3);
     batch(10_000..10_000 + runs(600) / 3, faults);
+}
+
+#[test]
+fn one_fault_under_every_policy() {
+    let first = POLICIES.start;
+    batch(first..first + (runs(600) / 4).min(10_000), 1);
 }
 
 /// One run in which at some moment nobody hears anything any more.

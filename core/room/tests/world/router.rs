@@ -1,7 +1,7 @@
 //! The router's executor: what its ledger orders is done here as the real actors do it.
 
 use innkeeper_room::ledger::RoomRow;
-use innkeeper_room::ledger::router::{Effect, Event, MemberInfo, Side};
+use innkeeper_room::ledger::router::{Effect, Event, MemberInfo, Policies, Policy, Side};
 use innkeeper_room::{FromWorker, Incarnation, Phase, RoomId, RoomSpec};
 
 use crate::control::{CtlMsg, RNode, RStream};
@@ -91,6 +91,19 @@ impl World {
         }
     }
 
+    /// Routers choose by other policies from now on, which the seed says, and by prompts that begin alike.
+    pub(crate) fn choose_by(&mut self, seed: u64) {
+        let of = |number: u64| {
+            let all = Policy::ALL;
+            all[usize::try_from(number).unwrap_or(0) % all.len()]
+        };
+        self.policies = Policies {
+            prefill: of(seed),
+            decode: of(seed / 6 + 1),
+        };
+        self.r_event(Event::Policies(self.policies));
+    }
+
     pub(crate) fn do_router(&mut self, effect: Effect, tokens_at: Option<u32>) {
         if let Effect::Begin { spec, .. } = &effect {
             let next = self.story_rooms.len() + 1;
@@ -99,7 +112,7 @@ impl World {
         tell!(self, "R -> {effect:?}");
         match effect {
             Effect::AnswerAbort { .. } => {}
-            Effect::Begin { spec, passed } => {
+            Effect::Begin { spec, passed, .. } => {
                 self.heard.insert(spec.room, self.now);
                 let client = self.clients.get(&spec.request);
                 let whole = client.map(|client| (client.prompt + client.tokens, client.max_tokens - client.tokens));

@@ -183,6 +183,8 @@ pub(crate) struct World {
     pub(crate) open_faults: u32,
     /// How long things take, where no seed decides.
     pub(crate) exact: Option<Exact>,
+    /// How routers choose workers; prompts are looked at unless it is as by default.
+    pub(crate) policies: router::Policies,
 }
 
 /// A world without chance, for the explorer: messages take no time, so that time passes only when nothing can happen.
@@ -280,6 +282,7 @@ impl World {
             faults: vec![],
             open_faults: 0,
             exact,
+            policies: router::Policies::default(),
             shape: shape.clone(),
         };
         for index in 0..=shape.prefills + shape.decodes {
@@ -316,14 +319,12 @@ impl World {
         let brain = match role {
             Role::Router => {
                 let seed = [self.rng.bits(), self.rng.bits() ^ u64::from(life)];
-                Brain::R(Box::new(router::Ledger::new(
-                    router::Config {
-                        settings,
-                        incarnation,
-                        seed,
-                    },
-                    now,
-                )))
+                let config = router::Config {
+                    settings,
+                    incarnation,
+                    seed,
+                };
+                Brain::R(Box::new(router::Ledger::new(config, now).with_policies(self.policies)))
             }
             Role::Prefill => Brain::P(Box::new(prefill::Ledger::new(config(), now))),
             Role::Decode => Brain::D(Box::new(decode::Ledger::new(config(), now))),

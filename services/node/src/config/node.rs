@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use innkeeper_room::ledger::router::{Policies, Policy};
 use innkeeper_room::{Role, Settings};
 
 use super::{
@@ -71,6 +72,13 @@ pub struct RunArgs {
     /// with the error; for one route as chat=fail or completions=fail. [default: migrate]
     #[arg(long, value_name = "POLICY")]
     pub on_failure: Option<OnFailureRoutes>,
+    /// How a router chooses prefill workers: least_loaded, round_robin, random, power_of_two, prefix_hash or cache_aware. Read
+    /// anew from the file when that changes, and on SIGHUP. [default: least_loaded]
+    #[arg(long, value_name = "POLICY")]
+    pub prefill_policy: Option<Policy>,
+    /// How a router chooses decode workers, by the same names. [default: least_loaded]
+    #[arg(long, value_name = "POLICY")]
+    pub decode_policy: Option<Policy>,
     /// The key with which operators evict rooms at a router; without one nobody can. Better given as INNKEEPER_ADMIN_KEY, which
     /// no process list shows. [default: none]
     #[arg(long, value_name = "KEY", hide_env_values = true)]
@@ -117,6 +125,8 @@ pub struct RunConfig {
     pub drain: Duration,
     /// What becomes of a stream whose room is lost.
     pub on_failure: OnFailureRoutes,
+    /// How a router chooses workers.
+    pub policies: Policies,
     /// The key with which operators evict rooms; never printed, and not among the arguments.
     pub admin_key: Option<Secret>,
     /// The flight recorder.
@@ -223,6 +233,10 @@ impl RunArgs {
                 .unwrap_or_else(|| env!("CARGO_PKG_VERSION").to_owned()),
             drain: Duration::from_millis(self.drain_timeout_ms.unwrap_or(30_000)),
             on_failure: self.on_failure.unwrap_or_default(),
+            policies: Policies {
+                prefill: self.prefill_policy.unwrap_or_default(),
+                decode: self.decode_policy.unwrap_or_default(),
+            },
             // An empty variable is none.
             admin_key: self.admin_key.clone().filter(|key| !key.reveal().is_empty()),
             recorder: self.recorder.resolve(),
@@ -246,6 +260,8 @@ impl RunConfig {
             flag("revision", &self.revision),
             flag("drain-timeout-ms", self.drain.as_millis()),
             flag("on-failure", self.on_failure),
+            flag("prefill-policy", self.policies.prefill),
+            flag("decode-policy", self.policies.decode),
         ];
         args.extend(self.recorder.to_args());
         args.extend(self.faults.iter().map(|wish| flag("test-faults", wish)));

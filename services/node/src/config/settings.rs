@@ -151,6 +151,13 @@ settings! {
     /// Largest share of a decode worker's table that one prefill worker may hold, in percent; all if it is the only one.
     /// [default: 50]
     peer_share_percent: u32, "PERCENT" => peer_share_percent;
+    /// How much of a prompt a worker must have been sent before for `cache_aware` to prefer it, in percent. [default: 30]
+    prefix_match_percent: u32, "PERCENT" => prefix_match_percent;
+    /// How many rooms a worker may have for `cache_aware` or `prefix_hash` to prefer it for its prompt, in percent of the
+    /// average; at least as many as it computes at once. [default: 125]
+    prefix_load_percent: u32, "PERCENT" => prefix_load_percent;
+    /// Blocks of prompts, of a KV page each, that a router remembers to have sent to workers; 0: none. [default: 65536]
+    prefix_blocks: u32, "BLOCKS" => prefix_blocks;
     /// Rooms that a prefill worker computes at once. [default: 4]
     prefill_concurrency: u32, "ROOMS" => prefill_concurrency;
     /// Requests that a router holds, waiting ones included. [default: 1024]

@@ -1,6 +1,7 @@
 use std::process::Command;
 
 use clap::Parser;
+use innkeeper_room::ledger::router::Policy;
 use innkeeper_room::{Millis, Role, Settings};
 
 use super::*;
@@ -246,4 +247,22 @@ fn the_key_of_operators_is_handed_on_and_never_shown() {
         .resolve(Role::Router)
         .unwrap();
     assert_eq!(none.run.admin_key, None, "an empty variable is none");
+}
+
+#[test]
+fn policies_are_read_by_name_for_each_role_and_a_wrong_one_is_told_what_there_is() {
+    let parsed = worker(&["--prefill-policy=cache_aware", "--decode-policy", "power_of_two"]).unwrap();
+    let config = parsed.node.resolve(Role::Router).unwrap();
+    let policies = config.run.policies;
+    assert_eq!(
+        (policies.prefill, policies.decode),
+        (Policy::CacheAware, Policy::PowerOfTwo)
+    );
+    let again = worker(&config.to_args().iter().map(String::as_str).collect::<Vec<_>>()).unwrap();
+    assert_eq!(again.node.resolve(Role::Router).unwrap().run.policies, policies);
+    let error = worker(&["--prefill-policy=fastest"]).unwrap_err().to_string();
+    assert!(
+        error.contains("`fastest` is no policy") && error.contains("prefix_hash"),
+        "{error}"
+    );
 }

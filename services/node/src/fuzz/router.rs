@@ -6,6 +6,7 @@ use innkeeper_actors::ports::WorkerSays;
 use innkeeper_proto::v1;
 use innkeeper_room::ledger::router::{Arrival, Config, Effect, Event, Ledger, Load, MemberInfo, OnFailure, Side};
 use innkeeper_room::ledger::{Gauges, RoomRow};
+use innkeeper_room::prefix::Blocks;
 use innkeeper_room::{FromWorker, Incarnation, Millis, Moment, RequestKey, Role, RoomId, ToWorker};
 use innkeeper_transfer::fuzz::Input;
 use prost::Message;
@@ -224,6 +225,7 @@ impl Play {
             client: "client-0".to_owned(),
             model: (choice & 4 == 0).then(|| "m".to_owned()),
             prompt_tokens: u32::from(input.u8()) + 1,
+            blocks: Blocks::default(),
             max_tokens: u32::from(input.u8()) + 1,
             on_failure: OnFailure::Migrate,
             pair: None,

@@ -80,6 +80,9 @@ pub enum StartError {
     /// What was built into the program is broken.
     #[error("the contract of the gRPC API cannot be read ({0}); build the program anew")]
     Contract(String),
+    /// No signals can be listened for.
+    #[error("no handler of SIGHUP can be installed ({0}); the system is out of resources")]
+    Signals(#[source] std::io::Error),
     /// The node is asked to stop already.
     #[error("the node was asked to stop before it had started")]
     Stopping,

@@ -5,7 +5,7 @@ use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
-use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
+use prometheus_client::metrics::histogram::{Histogram, exponential_buckets, linear_buckets};
 use prometheus_client::registry::{Metric, Registry};
 
 /// All of them; those that a role does not have are not registered.
@@ -18,6 +18,9 @@ pub(super) struct Counted {
     pub(super) canaries: Family<OutcomeLabels, Counter>,
     pub(super) evictions: Family<EvictionLabels, Counter>,
     pub(super) lease_operations: Family<LeaseLabels, Counter>,
+    pub(super) placements: Family<PlacementLabels, Counter>,
+    pub(super) prefix_match: Family<PolicyLabels, Histogram>,
+    pub(super) placed_tokens: Family<SentLabels, Counter>,
     pub(super) retries: Counter,
     pub(super) migrations: Counter,
     pub(super) first_token: Histogram,
@@ -65,6 +68,28 @@ pub(super) struct LeaseLabels {
     pub(super) outcome: &'static str,
 }
 
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub(super) struct PlacementLabels {
+    pub(super) role: &'static str,
+    pub(super) policy: &'static str,
+    pub(super) by: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub(super) struct PolicyLabels {
+    pub(super) policy: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub(super) struct SentLabels {
+    pub(super) sent_before: &'static str,
+}
+
+/// None, and each tenth up to all.
+fn tenths() -> Histogram {
+    Histogram::new(linear_buckets(0.0, 0.1, 11))
+}
+
 /// 1 ms to 9 minutes: a mock engine's phase, and the longest decode that there is a bound for.
 fn minutes() -> Histogram {
     Histogram::new(exponential_buckets(0.001, 2.0, 20))
@@ -85,6 +110,9 @@ impl Counted {
             canaries: Family::default(),
             evictions: Family::default(),
             lease_operations: Family::default(),
+            placements: Family::default(),
+            prefix_match: Family::new_with_constructor(tenths as fn() -> Histogram),
+            placed_tokens: Family::default(),
             retries: Counter::default(),
             migrations: Counter::default(),
             first_token: seconds(),
@@ -140,6 +168,12 @@ impl Counted {
         add(own, "evictions", help, &self.evictions);
         let help = "Operations on rooms' leases, by what the store answered";
         add(own, "lease_operations", help, &self.lease_operations);
+        let help = "Workers chosen for rooms, by role, policy, and what the choice went by";
+        add(own, "placements", help, &self.placements);
+        let help = "How much of a prompt its prefill worker was sent before, of its beginning that is in whole blocks";
+        add(own, "prefix_match_ratio", help, &self.prefix_match);
+        let help = "Prompt tokens in whole blocks, by whether their prefill worker was sent the same beginning before";
+        add(own, "placed_prompt_tokens", help, &self.placed_tokens);
         add(own, "retries", "Attempts after the first", &self.retries);
         let help = "Attempts that went on after tokens of an attempt before had passed";
         add(own, "migrations", help, &self.migrations);

@@ -4,11 +4,11 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::PoisonError;
 use std::time::Instant;
 
-use innkeeper_room::ledger::router::{Effect, Event, RoomEnd};
-use innkeeper_room::{FromWorker, Phase, Reason, RequestKey, RoomId, RoomSpec, ToWorker, Verdict};
+use innkeeper_room::ledger::router::{Chosen, Effect, Event, Ground, Policy, RoomEnd};
+use innkeeper_room::{FromWorker, Phase, Reason, RequestKey, Role, RoomId, RoomSpec, ToWorker, Verdict};
 
 use super::NodeMetrics;
-use super::counted::{EvictionLabels, LeaseLabels};
+use super::counted::{EvictionLabels, LeaseLabels, PlacementLabels, PolicyLabels, SentLabels};
 use super::worker::InPhase;
 
 /// Clients' requests and their rooms; canaries are none.
@@ -69,7 +69,7 @@ impl NodeMetrics {
     /// The ledger orders this.
     pub fn ordered(&self, effect: &Effect) {
         match effect {
-            Effect::Begin { spec, passed } => self.room_begins(spec, *passed),
+            Effect::Begin { spec, passed, chosen } => self.room_begins(spec, *passed, chosen),
             Effect::Open { spec, .. } => self.with(spec.room, |live| live.streams += 1),
             Effect::Renew { room } => self.with(*room, |live| live.renewing = Some(Instant::now())),
             Effect::Tell {
@@ -94,7 +94,7 @@ impl NodeMetrics {
         }
     }
 
-    fn room_begins(&self, spec: &RoomSpec, passed: u32) {
+    fn room_begins(&self, spec: &RoomSpec, passed: u32, chosen: &Chosen) {
         let mut rooms = self.rooms();
         // A canary's request never arrived here.
         let Some(waiting) = rooms.requests.get_mut(&spec.request) else {
@@ -112,11 +112,46 @@ impl NodeMetrics {
         rooms.rooms.insert(spec.room, live);
         drop(rooms);
         self.waited(waited);
+        self.placed(chosen);
         if spec.attempt.0 > 1 {
             self.counted.retries.inc();
             if passed > 0 {
                 self.counted.migrations.inc();
             }
+        }
+    }
+
+    /// How the room's workers were chosen.
+    pub(super) fn placed(&self, chosen: &Chosen) {
+        let of = |role: Role, policy: Policy, by: Ground| {
+            let labels = PlacementLabels {
+                role: role.name(),
+                policy: policy.label(),
+                by: by.label(),
+            };
+            self.counted.placements.get_or_create(&labels).inc();
+        };
+        of(Role::Prefill, chosen.policies.prefill, chosen.prefill);
+        of(Role::Decode, chosen.policies.decode, chosen.decode);
+        if chosen.looked_at == 0 {
+            return;
+        }
+        let policy = chosen.policies.prefill.label();
+        let share = f64::from(chosen.sent_before) / f64::from(chosen.looked_at);
+        self.counted
+            .prefix_match
+            .get_or_create(&PolicyLabels { policy })
+            .observe(share);
+        let tokens = [
+            ("yes", chosen.sent_before),
+            ("no", chosen.looked_at - chosen.sent_before),
+        ];
+        for (sent_before, tokens) in tokens {
+            let labels = SentLabels { sent_before };
+            self.counted
+                .placed_tokens
+                .get_or_create(&labels)
+                .inc_by(u64::from(tokens));
         }
     }
 

@@ -1,7 +1,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use innkeeper_room::ledger::Gauges;
-use innkeeper_room::ledger::router::{Effect, Event, RoomEnd, Side};
+use innkeeper_room::ledger::router::{Chosen, Effect, Event, Ground, Policies, Policy, RoomEnd, Side};
 use innkeeper_room::pages::PageCounts;
 use innkeeper_room::{
     Attempt, Evidence, FromWorker, Incarnation, Millis, Moment, PartState, Phase, Reason, RequestKey, RoomId, RoomSpec,
@@ -121,6 +121,12 @@ async fn exported(role: Role) -> BTreeSet<String> {
         blame: "nobody",
     };
     metrics.counted.evictions.get_or_create(&eviction).inc();
+    if role == Role::Router {
+        metrics.placed(&Chosen {
+            looked_at: 1,
+            ..Chosen::default()
+        });
+    }
     let lines = lines(&metrics).await;
     let names = lines
         .iter()
@@ -244,6 +250,16 @@ async fn a_room_is_measured_from_its_requests_arrival_to_its_last_stream() {
     metrics.ordered(&Effect::Begin {
         spec: spec.clone(),
         passed: 3,
+        chosen: Chosen {
+            policies: Policies {
+                prefill: Policy::CacheAware,
+                ..Policies::default()
+            },
+            prefill: Ground::Prefix,
+            looked_at: 64,
+            sent_before: 48,
+            ..Chosen::default()
+        },
     });
     metrics.ordered(&open(Side::Decode));
     metrics.ordered(&open(Side::Prefill));
@@ -268,6 +284,11 @@ async fn a_room_is_measured_from_its_requests_arrival_to_its_last_stream() {
         "innkeeper_lease_operations_total{operation=\"renew\",outcome=\"ok\"} 1",
         "innkeeper_evictions_total{phase=\"decoding\",reason=\"decode_lost\",blame=\"decode\"} 1",
         "innkeeper_retries_total 1",
+        "innkeeper_placements_total{role=\"prefill\",policy=\"cache_aware\",by=\"prefix\"} 1",
+        "innkeeper_placements_total{role=\"decode\",policy=\"least_loaded\",by=\"load\"} 1",
+        "innkeeper_placed_prompt_tokens_total{sent_before=\"yes\"} 48",
+        "innkeeper_placed_prompt_tokens_total{sent_before=\"no\"} 16",
+        "innkeeper_prefix_match_ratio_sum{policy=\"cache_aware\"} 0.75",
         "innkeeper_migrations_total 1",
     ] {
         assert_has(&page, line);
@@ -296,6 +317,7 @@ fn rooms_whose_streams_never_end_are_given_up() {
         metrics.ordered(&Effect::Begin {
             spec: spec.clone(),
             passed: 0,
+            chosen: Chosen::default(),
         });
         metrics.ordered(&Effect::Open {
             spec,

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use innkeeper_actors::hooks::Broke;
 use innkeeper_actors::ports::{NewRequest, OpenRoom};
-use innkeeper_room::ledger::router::{Effect, Event, OnFailure, Outcome, RoomEnd, Side};
+use innkeeper_room::ledger::router::{Chosen, Effect, Event, OnFailure, Outcome, RoomEnd, Side};
 use innkeeper_room::{
     Attempt, Blame, Counters, Epoch, Evidence, FromWorker, Layout, Millis, Owes, PartEnd, PartState, Phase, Reason,
     RequestKey, RoomSpec, ToWorker, Verdict, Work,
@@ -194,6 +194,7 @@ fn arrives(recorder: &Recorder, key: RequestKey) {
         client: "c".to_owned(),
         model: None,
         work: Work::default(),
+        blocks: innkeeper_room::prefix::Blocks::default(),
         max_tokens: 10,
         on_failure: OnFailure::Migrate,
     };
@@ -204,6 +205,7 @@ fn begins(recorder: &Recorder, spec: &RoomSpec) {
     recorder.ordered(&Effect::Begin {
         spec: spec.clone(),
         passed: 0,
+        chosen: Chosen::default(),
     });
 }
 

@@ -57,6 +57,7 @@ thread_local! {
         model: Model { id: "tiny".to_owned(), aliases: Vec::new(), created: 1 },
         limits: Limits::new(CONTEXT, VOCABULARY, 64),
         settings: Settings::default(),
+        block_tokens: 16,
         on_failure: OnFailureRoutes::default(),
         keep_alive: Duration::from_secs(5),
         ready: Arc::new(|| true),

@@ -5,6 +5,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use innkeeper_actors::ports::NewRequest;
 use innkeeper_engine::text::TextError;
+use innkeeper_room::prefix::Blocks;
 use innkeeper_room::{Sampling, Work};
 
 use super::answer::{Renderer, Shape, Wanted};
@@ -127,11 +128,18 @@ impl Plan {
         let mut prompt_of = Vec::new();
         for (at, prompt) in draft.prompts.iter().enumerate() {
             let max_tokens = answer_tokens(state, &draft, prompt)?;
+            let blocks = Blocks::of(prompt, state.block_tokens);
             for nth in 0..draft.common.n {
                 // The nth answer to a prompt does not depend on what else was asked for with it.
                 let seed = seed.wrapping_add(u64::from(nth));
                 prompt_of.push(at);
-                choices.push(draft.choice(state, caller, prompt, &stop_ids, max_tokens, seed));
+                let asked = Asked {
+                    prompt,
+                    blocks: &blocks,
+                    max_tokens,
+                    seed,
+                };
+                choices.push(draft.choice(state, caller, &stop_ids, &asked));
             }
         }
         let renderer = draft.renderer(state, caller, prompt_of);
@@ -143,16 +151,22 @@ impl Plan {
     }
 }
 
+/// What one choice is made of, beside what all have.
+struct Asked<'a> {
+    prompt: &'a Arc<[u32]>,
+    blocks: &'a Blocks,
+    max_tokens: u32,
+    seed: u64,
+}
+
 impl Draft {
-    fn choice(
-        &self,
-        state: &FrontState,
-        caller: &Caller,
-        prompt: &Arc<[u32]>,
-        stop_ids: &Arc<[u32]>,
-        max_tokens: u32,
-        seed: u64,
-    ) -> ChoicePlan {
+    fn choice(&self, state: &FrontState, caller: &Caller, stop_ids: &Arc<[u32]>, asked: &Asked<'_>) -> ChoicePlan {
+        let Asked {
+            prompt,
+            blocks,
+            max_tokens,
+            seed,
+        } = *asked;
         let sampling = Sampling {
             temperature: self.common.temperature,
             top_p: self.common.top_p,
@@ -172,6 +186,7 @@ impl Draft {
             client: caller.client.clone(),
             model: Some(state.model.id.clone()),
             work,
+            blocks: blocks.clone(),
             max_tokens,
             on_failure: match self.route {
                 Route::Chat => state.on_failure.chat,

@@ -21,6 +21,8 @@ pub struct FrontState {
     pub limits: Limits,
     /// The protocol's bounds; the front uses `client_stall`, `request_timeout`, `grace` and the TTL.
     pub settings: Settings,
+    /// Prompts are compared in blocks of so many tokens: the pages of the model's KV.
+    pub block_tokens: u32,
     /// What becomes of a stream whose room is lost.
     pub on_failure: OnFailureRoutes,
     /// How often a silent stream is looked at: a comment is sent only if tokens came since the last look.

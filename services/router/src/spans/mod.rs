@@ -94,7 +94,7 @@ impl RequestSpans {
         let mut live = self.live();
         let Live { requests, rooms } = &mut *live;
         match effect {
-            Effect::Begin { spec, passed } => {
+            Effect::Begin { spec, passed, .. } => {
                 if let Some(request) = requests.get_mut(&spec.request) {
                     rooms.insert(spec.room, request.room_begins(spec, *passed));
                 }

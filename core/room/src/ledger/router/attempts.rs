@@ -16,6 +16,9 @@ impl Ledger {
     pub(super) fn begin(&mut self, key: RequestKey, prefill: Incarnation, decode: Incarnation) {
         let id = self.fresh_room();
         let (now, router) = (self.now, self.me);
+        let Some(request) = self.requests.get(&key) else { return };
+        let chosen = self.chosen(request, prefill, decode);
+        self.chooser.sent(&request.arrival.blocks, prefill, decode);
         self.breakers.begin(prefill, decode, id, now);
         let Some(request) = self.request_mut(key) else { return };
         let spec = RoomSpec {
@@ -52,6 +55,7 @@ impl Ledger {
         self.push(Effect::Begin {
             spec: spec.clone(),
             passed,
+            chosen,
         });
         self.fire_lease(id);
         self.push(Effect::Open {

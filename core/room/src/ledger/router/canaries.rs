@@ -24,6 +24,15 @@ impl Ledger {
         }
     }
 
+    /// The same of one worker alone.
+    pub(super) fn avoids_node(&self, node: Incarnation) -> bool {
+        match self.breakers.state(Party::Node(node), self.now) {
+            BreakerState::Closed => false,
+            BreakerState::Open => true,
+            BreakerState::HalfOpen => self.settings.canary_period > Millis(0),
+        }
+    }
+
     /// A room is over and blame is known.
     pub(super) fn judge_parties(&mut self, id: RoomId, verdict: Verdict, blame: Blame) {
         let Some(room) = self.rooms.get(&id) else { return };
@@ -38,6 +47,10 @@ impl Ledger {
         if verdict == Verdict::Done {
             self.breakers.proven(Party::Node(pair.1), began);
             self.looked_at(pair);
+        }
+        if let Blame::Prefill(node) | Blame::Decode(node) = blame {
+            // One that fails at once is the least loaded: no prompt may lead there for what it was sent and lost.
+            self.chooser.forget(node);
         }
         if let Some(party) = Party::blamed(blame)
             && self.members.keys().filter(|node| party.names(**node)).count() == party.nodes()

@@ -1,8 +1,10 @@
 //! What a router's ledger is told and what it orders. All decisions are in [`super::Ledger::step`].
 
+use super::policy::{Chosen, Policies};
 use crate::evidence::Evidence;
 use crate::ids::{Attempt, Incarnation, RequestKey, Role, RoomId};
 use crate::message::{FromWorker, ToWorker};
+use crate::prefix::Blocks;
 use crate::reason::{Blame, Reason, Verdict};
 use crate::spec::RoomSpec;
 use crate::time::{Millis, Moment};
@@ -50,6 +52,8 @@ pub struct Arrival {
     pub model: Option<String>,
     /// Tokens of the prompt.
     pub prompt_tokens: u32,
+    /// The prompt's beginnings, for policies that look at them; without any they go by load.
+    pub blocks: Blocks,
     /// Tokens that may be produced.
     pub max_tokens: u32,
     /// What follows when its room is lost after the first token.
@@ -224,6 +228,8 @@ pub enum Event {
         /// Which room.
         room: RoomId,
     },
+    /// Workers are chosen like this from now on. Rooms that live stay where they are.
+    Policies(Policies),
     /// Stop admitting; finish what there is.
     Drain,
     /// End every request that is left: the drain's time is over.
@@ -258,6 +264,7 @@ impl Event {
             | Self::NodeDown { .. }
             | Self::Load { .. }
             | Self::WhoAnswered { .. }
+            | Self::Policies(_)
             | Self::Drain
             | Self::DrainOver
             | Self::Tick => None,
@@ -330,6 +337,8 @@ pub enum Effect {
         spec: RoomSpec,
         /// Tokens of the request that passed the gate before this room.
         passed: u32,
+        /// How its workers were chosen.
+        chosen: Chosen,
     },
     /// Open the room at a worker, on a new stream. To P with what D admitted.
     Open {

@@ -18,6 +18,8 @@ pub(super) struct Member {
     /// It stands but no Load came for too long.
     pub(super) lost: bool,
     pub(super) load: Option<Load>,
+    /// Rooms that it last reported beyond those of this router: other routers', and those that are over here and not yet there.
+    pub(super) foreign: usize,
     /// When the last Load came.
     pub(super) heard_at: Moment,
     /// When its engine was last seen to have finished a chunk or step.
@@ -46,6 +48,7 @@ impl Member {
             link: false,
             lost: false,
             load: None,
+            foreign: 0,
             heard_at: now,
             engine_moved: now,
             keyless: false,
@@ -68,9 +71,9 @@ impl Member {
         self.info.serving && self.link && !self.lost && self.load.is_none_or(|load| load.serving)
     }
 
-    /// Rooms at it: those of this router, or as many as it reports.
+    /// Rooms at it: those of this router, which are known at every moment, and what its last report has beyond them.
     pub(super) fn booked(&self) -> usize {
-        self.rooms.len().max(self.load.map_or(0, |load| load.rooms as usize))
+        self.rooms.len() + self.foreign
     }
 
     /// Whether a room more may have a place in its table, and it may be asked for one now.
@@ -187,6 +190,7 @@ impl Ledger {
         member.heard_at = now;
         member.lost = false;
         member.load = Some(load);
+        member.foreign = (load.rooms as usize).saturating_sub(member.rooms.len());
         self.pump = true;
         if planted::lease_renewed_by_liveness() {
             for (room, _) in self.rooms_with(incarnation) {
@@ -231,6 +235,7 @@ impl Ledger {
         self.dirty.insert(super::Timer::Member(incarnation));
         self.members.remove(&incarnation);
         self.forget_parties(incarnation);
+        self.chooser.forget(incarnation);
         self.pump = true;
         self.push(Effect::Drop { incarnation });
     }

@@ -12,6 +12,7 @@ mod gate;
 mod leases;
 mod members;
 mod placement;
+mod policy;
 mod reports;
 mod timers;
 mod verdicts;
@@ -23,9 +24,11 @@ mod tests;
 use std::collections::{BTreeMap, BTreeSet};
 
 pub use contract::*;
+pub use policy::{Chosen, Ground, NoSuchPolicy, Policies, Policy};
 pub use views::MemberView;
 
 use self::members::Member;
+use self::policy::Chooser;
 use self::timers::Timer;
 use crate::breaker::Breakers;
 use crate::bucket::Bucket;
@@ -70,6 +73,8 @@ pub struct Ledger {
     /// Lives that are known to be over: another one answered in their place. A list may still hold their keys.
     replaced: Lru<Incarnation, ()>,
     picks: u64,
+    /// Whom to prefer.
+    chooser: Chooser,
     /// Whom to avoid.
     breakers: Breakers,
     /// Pairs through which a canary is on its way.
@@ -118,6 +123,7 @@ impl Ledger {
             members: BTreeMap::new(),
             replaced: Lru::new(settings.remembered_rooms as usize),
             picks: 0,
+            chooser: Chooser::new(&settings),
             breakers: Breakers::new(settings.breaker_failures, settings.breaker_open),
             canaries: BTreeSet::new(),
             looked: BTreeMap::new(),
@@ -142,6 +148,19 @@ impl Ledger {
             out: Vec::new(),
             settings,
         }
+    }
+
+    /// The same, with policies of its own: see [`Event::Policies`].
+    #[must_use]
+    pub fn with_policies(mut self, policies: Policies) -> Self {
+        self.chooser.set(policies);
+        self
+    }
+
+    /// The policies in force.
+    #[must_use]
+    pub const fn policies(&self) -> Policies {
+        self.chooser.policies()
     }
 
     /// Applies one event, and what is due by `now`. A clock that goes back counts as one that stands.
@@ -206,6 +225,7 @@ impl Ledger {
             Event::DoorAbsent { room } => self.door_absent(room),
             Event::Evict { room } => self.evict(room),
             Event::ActorDied { room } => self.actor_died(room),
+            Event::Policies(policies) => self.chooser.set(policies),
             Event::Drain => self.draining = true,
             Event::DrainOver => self.drain_over(),
             Event::Tick => {}

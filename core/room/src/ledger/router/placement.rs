@@ -1,7 +1,9 @@
-//! Which pair a request goes to: the least loaded one that fits, without the pairs that failed it and the nodes blamed.
+//! Which pair a request goes to: of those that fit, without the pairs that failed it and the nodes blamed, the first in the
+//! order that the policies of both roles say.
 
 use super::Ledger;
 use super::members::Member;
+use super::policy::{Candidate, Chosen, Ground, Policy, Ranked, Score};
 use crate::ids::{Incarnation, Role};
 use crate::message::Refusal;
 use crate::reason::Reason;
@@ -25,30 +27,73 @@ pub(super) enum Placement {
     Exhausted,
 }
 
-/// Smaller is better: enough free pages by the last report, few rooms, not picked lately, and the id for a total order.
-type Score = (bool, usize, u64, Incarnation);
-
 impl Ledger {
     /// Finds a pair for a request.
     pub(super) fn place(&self, request: &Request) -> Placement {
         if let Some(pair) = request.arrival.pair {
             return self.place_canary(request, pair);
         }
-        let model = request.arrival.model.as_ref();
-        let of_role = |role: Role| -> Vec<&Member> {
-            let fits = |member: &&Member| {
-                member.info.role == role && member.usable() && model.is_none_or(|model| *model == member.info.model)
-            };
-            self.members.values().filter(fits).collect()
-        };
-        let (prefills, decodes) = (of_role(Role::Prefill), of_role(Role::Decode));
+        let (prefills, decodes) = (
+            self.of_role(request, Role::Prefill),
+            self.of_role(request, Role::Decode),
+        );
         if prefills.is_empty() {
             return Placement::Never(Reason::NoPrefillWorker);
         }
         if decodes.is_empty() {
             return Placement::Never(Reason::NoDecodeWorker);
         }
-        self.choose(request, &prefills, &decodes)
+        let prefills = self.ranked(request, Role::Prefill, &prefills);
+        let decodes = self.ranked(request, Role::Decode, &decodes);
+        self.choose(request, &prefills.members, &decodes.members)
+    }
+
+    /// How the workers of a request that is placed now were chosen. Asked before anything of the placement is noted.
+    pub(super) fn chosen(&self, request: &Request, prefill: Incarnation, decode: Incarnation) -> Chosen {
+        let policies = self.chooser.policies();
+        let ground = |role: Role, policy: Policy, chosen: Incarnation| match (request.arrival.pair, policy.ground()) {
+            (Some(_), _) => Ground::Asked,
+            (None, Some(ground)) => ground,
+            (None, None) => match self.ranked(request, role, &self.of_role(request, role)).leads_to {
+                None => Ground::Load,
+                Some(wanted) if wanted == chosen => Ground::Prefix,
+                Some(_) => Ground::Bounded,
+            },
+        };
+        let (sent_before, looked_at) = self.chooser.sent_before(&request.arrival.blocks, prefill);
+        Chosen {
+            policies,
+            prefill: ground(Role::Prefill, policies.prefill, prefill),
+            decode: ground(Role::Decode, policies.decode, decode),
+            looked_at,
+            sent_before,
+        }
+    }
+
+    /// The workers of a role that can be used for this model.
+    fn of_role(&self, request: &Request, role: Role) -> Vec<&Member> {
+        let model = request.arrival.model.as_ref();
+        let fits = |member: &&Member| {
+            member.info.role == role && member.usable() && model.is_none_or(|model| *model == member.info.model)
+        };
+        self.members.values().filter(fits).collect()
+    }
+
+    /// The same, the one first that the role's policy would have.
+    fn ranked<'a>(&'a self, request: &Request, role: Role, members: &[&'a Member]) -> Ranked<'a> {
+        let candidate = |member: &&'a Member| {
+            let node = member.info.incarnation;
+            Candidate {
+                member,
+                open: member.has_place(self.settings.open_window)
+                    && !request.refused.contains_key(&node)
+                    && !request.blamed.contains(&node)
+                    && !self.avoids_node(node),
+                score: score(request, member, role),
+            }
+        };
+        let candidates = members.iter().map(candidate).collect();
+        self.chooser.rank(request, role, candidates, &self.settings)
     }
 
     /// A canary has no choice, and does not wait.
@@ -65,23 +110,32 @@ impl Ledger {
         }
     }
 
+    /// Looks at pairs in the order of their workers, until one will do: after sorting that is mostly the first one, and at
+    /// the most all of them once.
     fn choose(&self, request: &Request, prefills: &[&Member], decodes: &[&Member]) -> Placement {
         let mut scan = Scan {
             open_window: self.settings.open_window,
             ..Scan::default()
         };
         let reuse = request.blamed.is_empty();
-        for decode in decodes {
-            for prefill in prefills
-                .iter()
-                .filter(|prefill| prefill.info.class == decode.info.class)
-            {
+        let prefill_first = self.chooser.prefill_first(&request.arrival.blocks);
+        let (outer, inner) = if prefill_first {
+            (prefills, decodes)
+        } else {
+            (decodes, prefills)
+        };
+        for one in outer {
+            for other in inner.iter().filter(|other| other.info.class == one.info.class) {
+                let (prefill, decode) = if prefill_first { (one, other) } else { (other, one) };
                 scan.same_class = true;
                 if !can_hold(request, prefill, decode) {
                     continue;
                 }
                 let avoided = self.avoids(prefill.info.incarnation, decode.info.incarnation);
                 scan.look(request, prefill, decode, avoided);
+                if let Some(Some((prefill, decode))) = scan.fresh {
+                    return Placement::Pair { prefill, decode };
+                }
             }
         }
         scan.result(reuse)
@@ -101,7 +155,7 @@ impl Ledger {
     }
 }
 
-/// What one look over all pairs found.
+/// What one look over pairs found.
 #[derive(Default)]
 struct Scan {
     open_window: u32,
@@ -115,8 +169,9 @@ struct Scan {
     avoided: Slot,
 }
 
-/// `None`: there is no such pair. `Some(None)`: there is, but it has no place now.
-type Slot = Option<Option<(Score, Score)>>;
+/// `None`: there is no such pair. `Some(None)`: there is, but it has no place now. Else the first one that has: (prefill,
+/// decode).
+type Slot = Option<Option<(Incarnation, Incarnation)>>;
 
 impl Scan {
     fn look(&mut self, request: &Request, prefill: &Member, decode: &Member, avoided: bool) {
@@ -142,14 +197,8 @@ impl Scan {
             && refusal(d).is_none()
             && prefill.has_place(self.open_window)
             && decode.has_place(self.open_window);
-        if open {
-            let found = (
-                score(request, decode, Role::Decode),
-                score(request, prefill, Role::Prefill),
-            );
-            if best.is_none_or(|best| found < best) {
-                *best = Some(found);
-            }
+        if open && best.is_none() {
+            *best = Some((p, d));
         }
     }
 
@@ -161,10 +210,7 @@ impl Scan {
             other => other,
         };
         match usable {
-            Some(Some((decode, prefill))) => Placement::Pair {
-                prefill: prefill.3,
-                decode: decode.3,
-            },
+            Some(Some((prefill, decode))) => Placement::Pair { prefill, decode },
             Some(None) => Placement::Wait,
             None if !self.same_class => Placement::Never(Reason::NoPrefillWorker),
             None if !self.fits || self.too_large => Placement::Never(Reason::TooLarge),

@@ -198,8 +198,13 @@ impl Ledger {
             part.heard |= broken;
             return self.finish_if_heard(id);
         }
-        if part.ended.is_some() || !counts {
+        if part.ended.is_some() {
             return;
+        }
+        if !counts {
+            // P's part is over with the commit, and without its stream nobody hears of its end: the room may go on for long.
+            let node = part.node;
+            return self.unbook(node, id);
         }
         if held {
             part.cut = true;

@@ -190,6 +190,14 @@ impl Ledger {
         if request.passed != room.passed_before + room.taken || request.passed > request.arrival.max_tokens {
             broken(Invariant::I10, "its tokens are not those that passed the gate");
         }
+        for side in super::Side::BOTH {
+            let part = room.part(side);
+            let owes = room.counts(side) && part.ended.is_none();
+            let member = self.members.get(&part.node);
+            if owes && member.is_some_and(|member| !member.rooms.contains(&id)) {
+                broken(Invariant::I4, "lives at a worker that is not booked for it");
+            }
+        }
         let queued = room.phase == Phase::Queued && request.queue.due().is_some();
         if !(room.is_armed() || queued || self.held) {
             broken(Invariant::I2, "no timer is armed");

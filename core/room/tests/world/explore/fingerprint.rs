@@ -89,7 +89,8 @@ impl World {
             deaf,
             faults,
             open_faults,
-            exact: _, // one per exploration
+            exact: _,    // one per exploration
+            policies: _, // those of the default in an exact world
         } = self;
         let mut hash = Folded(salt.wrapping_mul(0xd6e8_feb8_6659_fd93) ^ 0x1357_9bdf_0246_8ace);
         now.hash(&mut hash);

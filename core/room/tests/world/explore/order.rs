@@ -116,6 +116,7 @@ fn of_router(event: &router::Event) -> Channel {
         | E::WhoAnswered { .. }
         | E::Drain
         | E::DrainOver
+        | E::Policies(_)
         | E::Tick => Channel::Own(0, None),
     }
 }

@@ -51,6 +51,7 @@ impl Hand {
             | Event::LeaseGranted { .. }
             | Event::LeaseFailed { .. }
             | Event::LeaseRenewed { .. }
+            | Event::Policies(_)
             | Event::Drain
             | Event::Tick => Self::Time,
         }

@@ -185,6 +185,7 @@ pub(super) fn state(router: &Arc<FakeRouter>) -> FrontState {
             ..Limits::new(512, 260, 64)
         },
         settings: Settings::default(),
+        block_tokens: 16,
         on_failure: OnFailureRoutes::default(),
         keep_alive: Duration::from_secs(5),
         ready: Arc::new(|| true),

@@ -1,9 +1,12 @@
 //! Events → effects, one rule at a time, and random orders of everything.
 
+mod bookings;
 mod breakers;
 mod leases;
 mod members;
 mod pauses;
+mod placements;
+mod policies;
 mod random;
 mod requests;
 mod rooms;
@@ -207,6 +210,7 @@ fn arrival(key: u64) -> Arrival {
         client: "client".into(),
         model: Some("m".into()),
         prompt_tokens: 20,
+        blocks: crate::prefix::Blocks::default(),
         max_tokens: 5,
         on_failure: OnFailure::Migrate,
         pair: None,

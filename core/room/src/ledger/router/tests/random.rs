@@ -160,7 +160,7 @@ impl World {
                     "I10: more tokens passed than were asked for"
                 );
             }
-            Effect::Begin { spec, passed } => {
+            Effect::Begin { spec, passed, .. } => {
                 let seen = self.requests.get_mut(&spec.request.0).expect("it arrived");
                 assert_eq!((seen.answers, seen.passed), (0, passed));
                 assert!(

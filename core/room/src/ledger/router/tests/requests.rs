@@ -17,7 +17,8 @@ fn a_request_runs_from_arrival_to_done() {
         vec![
             Effect::Begin {
                 spec: spec.clone(),
-                passed: 0
+                passed: 0,
+                chosen: Chosen::default()
             },
             Effect::Grant { spec: spec.clone() },
             open_d
@@ -420,7 +421,8 @@ fn the_next_attempt_goes_elsewhere_and_goes_on_where_the_gate_stands() {
     );
     assert!(effects.contains(&Effect::Begin {
         spec: second.clone(),
-        passed: 2
+        passed: 2,
+        chosen: Chosen::default()
     }));
     let late = bench.tokens(first.room, 2, 1);
     assert!(
