@@ -17,7 +17,8 @@ export INNKEEPER_TEST_PYTHON ?= $(CURDIR)/.cache/venv/bin/python
 SHELL := /bin/bash
 
 .DEFAULT_GOAL := help
-.PHONY: help serve test verify fuzz build lint bench bench-faults bench-front bench-tracing bench-policies trace-demo image cluster cluster-down e2e clean \
+.PHONY: help serve test verify fuzz build lint bench bench-faults bench-front bench-overload bench-policies bench-tracing trace-demo \
+        image cluster cluster-down e2e clean \
         setup-serve setup-test setup-image setup-cluster
 # The steps of a goal are in order, whatever -j says.
 .NOTPARALLEL:
@@ -32,6 +33,7 @@ help:
 	@echo 'make bench   measure: the whole path, and the data plane against plain TCP'
 	@echo 'make bench-faults  measure: each fault, what the client saw, seconds until it is over (BENCH_RUNS=20 of each)'
 	@echo 'make bench-front  measure: CPU and latency of the front door beside a bare forwarder'
+	@echo 'make bench-overload  measure: goodput, latencies and refusals from half of what fits to four times that'
 	@echo 'make bench-tracing  measure: CPU of requests without spans, with none sampled, and with all traced'
 	@echo 'make bench-policies  measure: where prompts go under each policy, and how evenly work is shared (BENCH_CHATS=96)'
 	@echo 'make trace-demo  run a cluster and a Jaeger, and print the traces of requests that fare differently'
@@ -95,6 +97,11 @@ bench-faults: setup-test
 bench-front: setup-test
 	cargo build $(CARGO_FLAGS) --release --workspace --bins
 	cargo bench $(CARGO_FLAGS) --workspace --bench front_door
+
+# What becomes of goodput past the knee: the table of docs/performance.md.
+bench-overload: setup-test
+	cargo build $(CARGO_FLAGS) --release --workspace --bins
+	cargo bench $(CARGO_FLAGS) --workspace --bench overload
 
 # What spans cost in CPU: the table of docs/performance.md.
 bench-tracing: setup-test

@@ -7,7 +7,9 @@ use std::sync::Arc;
 
 use innkeeper_room::ledger::router::{AbortAnswer, Load, OnFailure, Outcome};
 use innkeeper_room::prefix::Blocks;
-use innkeeper_room::{Attempt, Evidence, FromWorker, Incarnation, RequestKey, RoomId, RoomSpec, ToWorker, Token, Work};
+use innkeeper_room::{
+    Attempt, Class, Evidence, FromWorker, Incarnation, RequestKey, RoomId, RoomSpec, ToWorker, Token, Work,
+};
 use tokio::sync::{mpsc, watch};
 
 /// A boxed future, where a trait object must be asked something.
@@ -186,6 +188,8 @@ pub struct NewRequest {
     pub blocks: Blocks,
     /// Tokens that may be produced.
     pub max_tokens: u32,
+    /// How urgent it is.
+    pub class: Class,
     /// What follows when its room is lost after the first token.
     pub on_failure: OnFailure,
 }

@@ -149,6 +149,7 @@ async fn a_break_right_behind_the_end_token_opens_no_other_room() {
             },
             blocks: innkeeper_room::prefix::Blocks::default(),
             max_tokens: 5,
+            class: innkeeper_room::Class::Normal,
             on_failure: OnFailure::Migrate,
         });
         tokio::time::sleep(Duration::from_millis(10)).await;

@@ -261,6 +261,7 @@ impl Cluster {
             work: work(),
             blocks: innkeeper_room::prefix::Blocks::default(),
             max_tokens: TOKENS,
+            class: innkeeper_room::Class::Normal,
             on_failure: OnFailure::Migrate,
         })
     }

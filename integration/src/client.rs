@@ -11,6 +11,7 @@ const HANG: Duration = Duration::from_secs(120);
 pub struct Client {
     base: String,
     http: reqwest::Client,
+    key: Option<String>,
 }
 
 /// A whole answer.
@@ -53,7 +54,16 @@ impl Client {
         // A connection of its own per request: closing it is how a client leaves, and an idle one is no leak of a node.
         let http = http.pool_max_idle_per_host(0).build();
         let http = http.unwrap_or_else(|error| panic!("no HTTP client: {error}"));
-        Self { base, http }
+        Self { base, http, key: None }
+    }
+
+    /// The same with an API key, whose tenant it is.
+    #[must_use]
+    pub fn with_key(&self, key: &str) -> Self {
+        Self {
+            key: Some(key.to_owned()),
+            ..self.clone()
+        }
     }
 
     /// `http://address`.
@@ -144,7 +154,10 @@ impl Client {
     }
 
     fn request(&self, path: &str, rid: Option<&str>, body: &Value) -> reqwest::RequestBuilder {
-        let request = self.http.post(format!("{}{path}", self.base)).json(body);
+        let mut request = self.http.post(format!("{}{path}", self.base)).json(body);
+        if let Some(key) = &self.key {
+            request = request.bearer_auth(key);
+        }
         match rid {
             Some(rid) => request.header(
                 "x-request-id",

@@ -8,9 +8,11 @@
 //! apart     each node in a network namespace of its own
 //! netns     such a network, whose links can be cut, black-holed, slowed and healed
 //! questions what it is asked
+//! join      nodes beside those of `innkeeper up`
 //! kit       the fault kit: what a test does to a running cluster
 //! process   the program, its children, signals, and their end
 //! client    OpenAI requests as a client sends them, streams included
+//! load      many requests: so many at a time, or so many a second
 //! rpc       the same over gRPC
 //! python    the clients of others
 //! metrics   a scrape, parsed
@@ -25,7 +27,10 @@ mod apart;
 mod client;
 mod cluster;
 mod jaeger;
+mod join;
 mod kit;
+/// Many requests.
+pub mod load;
 mod metrics;
 mod netns;
 mod options;

@@ -24,6 +24,8 @@ fn slow() -> Options {
         .flag("transfer-max-bytes-per-second", 100_000)
         // 512 tokens: one long answer holds nearly all pages of a decode worker.
         .flag("kv-pages", 32)
+        // What waits is to wait at the worker here.
+        .flag("page-booking-percent", 0)
 }
 
 /// A phase, and a request that stays in it for seconds.

@@ -86,6 +86,8 @@ async fn prefill_dies_while_decode_waits_for_pages() {
     let flags = options()
         .etcd()
         .flag("kv-pages", 32)
+        // What waits is to wait at the worker here.
+        .flag("page-booking-percent", 0)
         .flag("mock-decode-us-per-token", 20_000);
     let cluster = Cluster::start(flags).await;
     let holds = cluster.submit(&completion("mock", "holder", 400));

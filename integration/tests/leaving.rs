@@ -34,6 +34,8 @@ fn slow() -> Options {
         .flag("transfer-max-bytes-per-second", 100_000)
         // 512 tokens: one long answer holds nearly all pages of a decode worker.
         .flag("kv-pages", 32)
+        // What waits is to wait at the worker here.
+        .flag("page-booking-percent", 0)
         .fault("on")
 }
 

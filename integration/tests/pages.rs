@@ -25,6 +25,8 @@ fn options(pages: u32) -> Options {
         .etcd()
         .ttl_ms(2000)
         .flag("kv-pages", pages)
+        // What waits for pages is to wait at the worker here.
+        .flag("page-booking-percent", 0)
         .flag("mock-decode-us-per-token", 10_000)
         .flag("mock-kv-bytes-per-token", 4_096)
         .flag("transfer-max-bytes-per-second", 400_000)

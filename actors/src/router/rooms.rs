@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use innkeeper_room::ledger::router::{AbortAnswer, Arrival, Event, Ledger, MemberView, OnFailure, Side};
 use innkeeper_room::ledger::{Gauges, RoomRow};
 use innkeeper_room::prefix::Blocks;
-use innkeeper_room::{Attempt, Incarnation, RequestKey, RoomId, Work};
+use innkeeper_room::{Attempt, Class, Incarnation, RequestKey, RoomId, Work};
 use ractor::{Actor, ActorId, ActorProcessingErr, ActorRef, SupervisionEvent};
 use tokio::sync::{mpsc, oneshot, watch};
 
@@ -238,6 +238,7 @@ impl State {
             work,
             blocks,
             max_tokens,
+            class,
             on_failure,
         } = request;
         let prompt_tokens = u32::try_from(work.prompt.len()).unwrap_or(u32::MAX);
@@ -262,6 +263,7 @@ impl State {
             prompt_tokens,
             blocks,
             max_tokens,
+            class,
             on_failure,
             pair,
         };
@@ -284,6 +286,7 @@ impl State {
             rid,
             blocks: Blocks::default(),
             max_tokens: 1,
+            class: Class::High,
             on_failure: OnFailure::Fail,
         };
         let (events, _nobody_listens) = mpsc::channel(1);

@@ -94,6 +94,7 @@ impl Plan {
             },
             blocks: innkeeper_room::prefix::Blocks::default(),
             max_tokens: self.max_tokens,
+            class: innkeeper_room::Class::Normal,
             on_failure: OnFailure::Migrate,
         }
     }

@@ -5,6 +5,7 @@
 pub mod blame;
 pub mod breaker;
 pub mod bucket;
+pub mod class;
 pub mod deadlines;
 pub mod evidence;
 pub mod id_source;
@@ -28,6 +29,7 @@ pub mod time;
 pub mod tombstones;
 pub mod vouch;
 
+pub use class::Class;
 pub use evidence::{Evidence, Owes};
 pub use ids::{Attempt, Epoch, Incarnation, RequestKey, Role, RoomId};
 pub use invariant::{Invariant, Violation};

@@ -103,8 +103,8 @@ reasons! {
     NoDecodeWorker = "no_decode_worker", 503, "no decode worker is available; start one or wait until it has registered";
     /// Prompt and answer can never fit a worker's pages.
     TooLarge = "too_large", 400, "prompt and max_tokens together do not fit a worker's KV pages; shorten the prompt or lower max_tokens";
-    /// R holds as many requests as it may.
-    Overloaded = "overloaded", 429, "the router holds as many requests as it may; retry later";
+    /// More comes than fits: R holds as many requests as it may, or it would wait longer than it may.
+    Overloaded = "overloaded", 503, "more requests came than can be served in time; retry later, when Retry-After says";
     /// No token is left in the retry bucket.
     RetryBudgetSpent = "retry_budget_spent", 503, "the attempt failed and the fleet's retry budget is spent; retry later";
 }

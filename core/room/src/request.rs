@@ -82,6 +82,8 @@ pub struct Request {
     pub queue: QueueClock,
     /// Not tried again before: it came back from workers that refused it.
     pub not_before: Option<Moment>,
+    /// Since when it is the head of the queue and has no pages.
+    pub head_since: Option<Moment>,
     /// Attempts that are spent (a refusal and a stop spend none).
     pub spent: u8,
     /// Rooms that failed, the number of the running one included.
@@ -102,13 +104,15 @@ impl Request {
     /// A request that arrived now.
     #[must_use]
     pub fn new(arrival: Arrival, now: Moment, settings: &Settings) -> Self {
+        let queue = QueueClock::running(settings.queue_limit(arrival.class), now);
         Self {
             arrival,
             deadline: now + settings.request_timeout,
             stage: Stage::Waiting,
             passed: 0,
-            queue: QueueClock::running(settings.queue_timeout, now),
+            queue,
             not_before: None,
+            head_since: None,
             spent: 0,
             attempt: 1,
             admitted: false,
@@ -146,6 +150,29 @@ impl Request {
         self.arrival.max_tokens.saturating_sub(self.passed)
     }
 
+    /// What it costs in tokens, when it is weighed against others; nothing once it had a room: what failed there was not its
+    /// sender's doing.
+    #[must_use]
+    pub fn cost(&self) -> u64 {
+        if self.admitted {
+            return 0;
+        }
+        u64::from(self.prompt()) + u64::from(self.remaining())
+    }
+
+    /// Whether any worker will do: none has refused it, and none has failed it.
+    #[must_use]
+    pub fn is_free(&self) -> bool {
+        self.refused.is_empty() && self.blamed.is_empty() && self.failed_pairs.is_empty()
+    }
+
+    /// It is the head of the queue and cannot go on: whether it lets others pass now. For so long it does not, then for as
+    /// long it does, in turn.
+    pub fn lets_pass(&mut self, now: Moment, patience: Millis) -> bool {
+        let since = *self.head_since.get_or_insert(now);
+        !(now.since(since).0 / patience.0.max(1)).is_multiple_of(2)
+    }
+
     /// When R does something about it by itself next.
     #[must_use]
     pub fn next_deadline(&self) -> Moment {
@@ -166,7 +193,7 @@ impl Request {
         let budget = if due == self.deadline {
             settings.request_timeout
         } else {
-            settings.queue_timeout
+            settings.queue_limit(self.arrival.class)
         };
         (due, budget)
     }
@@ -199,6 +226,7 @@ impl Request {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::class::Class;
     use crate::ids::RequestKey;
     use crate::ledger::router::OnFailure;
 
@@ -224,6 +252,7 @@ mod tests {
             prompt_tokens: 10,
             blocks: crate::prefix::Blocks::default(),
             max_tokens: 5,
+            class: Class::Normal,
             on_failure: OnFailure::Migrate,
             pair: None,
         };

@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::class::Class;
 use crate::time::Millis;
 
 /// The bounds of the protocol. Times are milliseconds. See `ARCHITECTURE.md` for what each one covers.
@@ -37,6 +38,10 @@ pub struct Settings {
     pub router_slack: Millis,
     /// How long a request may wait for its turn or for pages, over all attempts.
     pub queue_timeout: Millis,
+    /// The same for requests of the high class; 0: as `queue_timeout`.
+    pub queue_timeout_high: Millis,
+    /// The same for requests of the low class; 0: as `queue_timeout`.
+    pub queue_timeout_low: Millis,
     /// The absolute deadline of a request; also the age of a tombstone.
     pub request_timeout: Millis,
     /// A client whose socket takes no byte for this long has stalled.
@@ -78,10 +83,26 @@ pub struct Settings {
     pub prefix_load_percent: u32,
     /// Blocks of prompts that R remembers to have sent to workers; 0: none, and no prompt leads anywhere by what was sent.
     pub prefix_blocks: u32,
+    /// How much of a worker's KV pages a router books for its rooms, in percent: what does not fit waits at the router. More
+    /// than 100 lets some wait at the worker; 0: pages are not looked at, and all wait there.
+    pub page_booking_percent: u32,
+    /// Prompt tokens that a router books at a prefill worker and that are not computed yet; 0: they are not looked at.
+    pub prefill_booking_tokens: u32,
     /// Rooms that prefill computes at once.
     pub prefill_concurrency: u32,
     /// Requests that R holds, live ones and those in the admission queue together.
     pub max_requests: u32,
+    /// Of these, those in the admission queue.
+    pub max_queued: u32,
+    /// 1: a request that would wait beyond its queue deadline, by what waits and how fast that goes down, is refused at once;
+    /// 0: it waits.
+    pub predict_wait: u32,
+    /// What the high class gets of the fleet while others wait too, against the other weights.
+    pub weight_high: u32,
+    /// The same for the normal class.
+    pub weight_normal: u32,
+    /// The same for the low class.
+    pub weight_low: u32,
     /// Aborts accepted for requests that have not arrived.
     pub max_tombstones: u32,
     /// Of these, those from one client.
@@ -124,6 +145,8 @@ impl Settings {
             blame_wait: quarter,
             router_slack: Millis(twentieth.0.max(500)),
             queue_timeout: Millis::from_secs(30),
+            queue_timeout_high: Millis(0),
+            queue_timeout_low: Millis(0),
             request_timeout: Millis::from_secs(600),
             client_stall: Millis::from_secs(30),
             transfer_floor: 4_000_000,
@@ -144,8 +167,15 @@ impl Settings {
             prefix_match_percent: 30,
             prefix_load_percent: 125,
             prefix_blocks: 65_536,
+            page_booking_percent: 100,
+            prefill_booking_tokens: 32_768,
             prefill_concurrency: 4,
             max_requests: 1024,
+            max_queued: 1024,
+            predict_wait: 1,
+            weight_high: 16,
+            weight_normal: 4,
+            weight_low: 1,
             max_tombstones: 4096,
             tombstones_per_client: 256,
             remembered_rooms: 16_384,
@@ -180,6 +210,23 @@ impl Settings {
     #[must_use]
     pub fn decode_budget(&self, max_tokens: u32) -> Millis {
         Millis::at_rate(u64::from(max_tokens), self.decode_floor) + self.two_ttl()
+    }
+
+    /// How long a request of this class may wait, over all attempts.
+    #[must_use]
+    pub const fn queue_limit(&self, class: Class) -> Millis {
+        let own = match class {
+            Class::High => self.queue_timeout_high,
+            Class::Normal => self.queue_timeout,
+            Class::Low => self.queue_timeout_low,
+        };
+        if own.0 == 0 { self.queue_timeout } else { own }
+    }
+
+    /// The classes' weights, in the order of [`Class::ALL`].
+    #[must_use]
+    pub const fn weights(&self) -> [u32; 3] {
+        [self.weight_high, self.weight_normal, self.weight_low]
     }
 
     /// Two progress TTLs.
@@ -253,7 +300,9 @@ impl Settings {
         at_least("ask-timeout-ms", self.ask_timeout.0, late)?;
         at_least("who-timeout-ms", self.who_timeout.0, late)?;
         at_least("queue-timeout-ms", self.queue_timeout.0, 1)?;
-        at_least("request-timeout-ms", self.request_timeout.0, self.queue_timeout.0)?;
+        for class in Class::ALL {
+            at_least("request-timeout-ms", self.request_timeout.0, self.queue_limit(class).0)?;
+        }
         at_least("transfer-floor", self.transfer_floor, 1)?;
         at_least("prefill-floor", self.prefill_floor, 1)?;
         at_least("decode-floor", self.decode_floor, 1)?;
@@ -282,8 +331,22 @@ impl Settings {
         at_least("permits", u64::from(self.permits), 1)?;
         at_least("peer-share-percent", u64::from(self.peer_share_percent), 1)?;
         at_most("peer-share-percent", u64::from(self.peer_share_percent), 100)?;
+        if self.page_booking_percent > 0 {
+            // With less, a room that needs nearly all pages of a worker would wait for ever.
+            at_least("page-booking-percent", u64::from(self.page_booking_percent), 100)?;
+        }
         at_least("prefill-concurrency", u64::from(self.prefill_concurrency), 1)?;
         at_least("max-requests", u64::from(self.max_requests), 1)?;
+        at_least("max-queued", u64::from(self.max_queued), 1)?;
+        at_most("predict-wait", u64::from(self.predict_wait), 1)?;
+        for (name, weight) in [
+            ("weight-high", self.weight_high),
+            ("weight-normal", self.weight_normal),
+            ("weight-low", self.weight_low),
+        ] {
+            at_least(name, u64::from(weight), 1)?;
+            at_most(name, u64::from(weight), 1000)?;
+        }
         // The flag is there; what it switches on is not.
         at_most(
             "optimistic-prefill-attempts",

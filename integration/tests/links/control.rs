@@ -92,8 +92,9 @@ async fn a_slow_control_link_ends_nothing() {
 
 #[tokio::test]
 async fn the_control_link_to_decode_is_cut_while_a_room_queues() {
-    // 512 tokens: one long answer holds nearly all pages of a decode worker.
-    let Some(scene) = Scene::start(options().flag("kv-pages", 32)).await else {
+    // 512 tokens: one long answer holds nearly all pages of a decode worker, and what waits for them is to wait there.
+    let options = options().flag("kv-pages", 32).flag("page-booking-percent", 0);
+    let Some(scene) = Scene::start(options).await else {
         return;
     };
     let cluster = &scene.cluster;

@@ -82,6 +82,7 @@ fn request(recorder: &Recorder, number: u64) {
         work: Work::default(),
         blocks: innkeeper_room::prefix::Blocks::default(),
         max_tokens: 10,
+        class: innkeeper_room::Class::Normal,
         on_failure: OnFailure::Migrate,
     };
     recorder.arrived(key, &request);

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use innkeeper_actors::router::{RouterNode, RouterParts};
 use innkeeper_node::clock::Clock;
-use innkeeper_node::config::NodeConfig;
+use innkeeper_node::config::{LimitsConfig, NodeConfig};
 use innkeeper_node::grpc::{self, Health};
 use innkeeper_node::host::{Ground, Running, StartError, listen, member};
 use innkeeper_node::http;
@@ -29,7 +29,7 @@ use tonic::service::Routes;
 
 use crate::evict;
 use crate::explain::Explains;
-use crate::front::{self, FrontState, Limits};
+use crate::front::{self, FrontState, Limits, RateLimits};
 use crate::grpc_service::RouterService;
 use crate::metering::Metering;
 use crate::nodes;
@@ -38,6 +38,9 @@ use crate::view::RouterView;
 
 /// A comment keeps idle proxies from closing a stream that makes progress.
 const KEEP_ALIVE: Duration = Duration::from_secs(5);
+
+/// How often the file of tenants' limits is looked at.
+const LIMITS_LOOK: Duration = Duration::from_secs(1);
 
 /// Starts a router in front of a model.
 ///
@@ -63,6 +66,8 @@ pub async fn start_reloading(
         store,
         faults,
     } = ground;
+    let limits = config.run.limits.read();
+    let (limits, text) = limits.map_err(|error| StartError::Limits(error.to_string()))?;
     let (http, http_addr) = listen("http", config.http).await?;
     let (control, control_addr) = listen("control", config.control).await?;
     let me = NodeSelf {
@@ -132,7 +137,10 @@ pub async fn start_reloading(
     metering.fill(Arc::clone(&metrics));
 
     let stop = CancellationToken::new();
-    let state = front_state(&node, &model, &config, &view, metering);
+    let rates = Arc::new(RateLimits::new(limits, config.run.limits.max_tenants));
+    let watch = watch_limits(config.run.limits.clone(), text, Arc::clone(&rates), stop.clone());
+    tasks.spawn("limits", watch).map_err(|_| StartError::Stopping)?;
+    let state = front_state(&node, &model, &config, &view, metering, rates);
     let (health, health_service) = grpc::health::<RouterServer<RouterService>>().await;
     let health = health.also(front::grpc::SERVICE);
     let public = front::grpc::routes(state.clone()).map_err(|error| StartError::Contract(error.to_string()))?;
@@ -199,6 +207,7 @@ fn front_state(
     config: &NodeConfig,
     view: &Arc<RouterView>,
     metering: Arc<Metering>,
+    rates: Arc<RateLimits>,
 ) -> FrontState {
     let tokenizer = model.tokenizer();
     let view = Arc::clone(view);
@@ -218,6 +227,7 @@ fn front_state(
         settings: config.settings.clone(),
         block_tokens: model.page_tokens(),
         on_failure: config.run.on_failure,
+        rates,
         keep_alive: KEEP_ALIVE,
         ready: Arc::new(move || view.ready()),
         metrics: metering,
@@ -246,6 +256,36 @@ fn spawn_servers(
     tasks
         .spawn_watching("http_server", pages)
         .map_err(|_| StartError::Stopping)
+}
+
+/// Reads the file of tenants' limits again when it changes. One that is wrong changes nothing, and is said once.
+async fn watch_limits(config: LimitsConfig, mut known: String, rates: Arc<RateLimits>, stop: CancellationToken) {
+    let mut said = String::new();
+    while config.file.is_some()
+        && stop
+            .run_until_cancelled(tokio::time::sleep(LIMITS_LOOK))
+            .await
+            .is_some()
+    {
+        // A small file, once a second: whatever way it is put there (a ConfigMap is a link that is turned round) is noticed.
+        let reading = config.clone();
+        let Ok(read) = tokio::task::spawn_blocking(move || reading.read()).await else {
+            continue;
+        };
+        match read {
+            Ok((_, text)) if text == known => said.clear(),
+            Ok((limits, text)) => {
+                tracing::info!(tenants = limits.named(), "tenants' limits were read again");
+                (known, said) = (text, String::new());
+                rates.set(limits);
+            }
+            Err(error) if error.to_string() != said => {
+                said = error.to_string();
+                tracing::warn!(error = said, "tenants' limits stay as they were");
+            }
+            Err(_) => {}
+        }
+    }
 }
 
 /// Keeps the health service true: alive while the ledger answers, ready while it takes requests and has workers.

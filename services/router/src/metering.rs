@@ -165,6 +165,12 @@ impl Metrics for Metering {
         }
     }
 
+    fn rate_limited(&self, which: &'static str, tenants: usize) {
+        if let Some(metrics) = self.metrics.get() {
+            metrics.rate_limited(which, tenants);
+        }
+    }
+
     fn first_token(&self, _route: Route, waited: Duration) {
         if let Some(metrics) = self.metrics.get() {
             metrics.first_token(waited);

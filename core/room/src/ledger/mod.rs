@@ -99,6 +99,20 @@ pub struct Gauges {
     pub requests: u32,
     /// Requests that wait for admission (R).
     pub queued_requests: u32,
+    /// Of these, those in the queue, by class in the order of [`crate::class::Class::ALL`] (R).
+    pub waiting: [u32; 3],
+    /// What they cost in tokens of prompt and answer (R).
+    pub waiting_tokens: [u64; 3],
+    /// How long one of each class would wait that came now (R).
+    pub predicted_wait: [Millis; 3],
+    /// Tenants with something in the queue (R).
+    pub waiting_tenants: u32,
+    /// Requests that were refused because more came than fits, by why (R).
+    pub shed: router::Shed,
+    /// KV pages of decode workers that are booked for this router's rooms (R).
+    pub booked_pages: u64,
+    /// Prompt tokens that are booked at prefill workers and not computed yet (R).
+    pub booked_prompt_tokens: u64,
     /// Live rooms that should have a lease by now and have none confirmed (R).
     pub unleased: u32,
     /// Workers that are avoided because they were blamed for several rooms in a row (R).

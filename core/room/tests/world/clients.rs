@@ -2,7 +2,7 @@
 
 use innkeeper_room::ledger::router::{self, Arrival, OnFailure, Outcome, Policies, RoomEnd};
 use innkeeper_room::prefix::Blocks;
-use innkeeper_room::{Reason, RequestKey, Verdict};
+use innkeeper_room::{Class, Reason, RequestKey, Verdict};
 
 use crate::world::{Act, Client, ClientAct, PAGE_TOKENS, World, tell};
 
@@ -58,11 +58,17 @@ impl World {
                 let arrival = Arrival {
                     request: key,
                     rid: format!("r{}", key.0),
-                    client: "c".into(),
+                    // Two tenants and all classes, where a seed decides.
+                    client: format!("c{}", if self.exact.is_none() { key.0 % 2 } else { 0 }),
                     model: None,
                     prompt_tokens: client.prompt,
                     blocks,
                     max_tokens: client.max_tokens,
+                    class: if self.exact.is_none() {
+                        Class::ALL[usize::try_from(key.0 % 3).unwrap_or_default()]
+                    } else {
+                        Class::Normal
+                    },
                     on_failure: OnFailure::Migrate,
                     pair: None,
                 };

@@ -244,9 +244,16 @@ impl World {
             settings.who_timeout = late;
             settings.queue_timeout = Millis(6000);
             settings.request_timeout = Millis(30_000);
+            // A rate tells apart states that do not differ, and what waits is to wait at the workers, whose queues are explored.
+            settings.predict_wait = 0;
+            settings.page_booking_percent = 0;
+            settings.prefill_booking_tokens = 0;
         }
         if exact.is_none() && rng.one_in(2) {
             settings.lease_after = Millis(0);
+            // Rooms wait at the workers for pages and turns; in the other half of all worlds they wait at the router.
+            settings.page_booking_percent = 0;
+            settings.prefill_booking_tokens = 0;
         }
         debug_assert_eq!(settings.validate(), Ok(()));
         let mut world = Self {

@@ -12,6 +12,7 @@
 //! telemetry  logs and spans
 //! recorder   where rooms that are over are kept
 //! engine     which engine, and how large
+//! limits     what each tenant may ask of a router
 //! failure    what becomes of a stream whose room is lost
 //! faults     what tests ask a node to do wrong
 //! ```
@@ -19,6 +20,7 @@
 mod engine;
 mod failure;
 mod faults;
+mod limits;
 mod node;
 mod recorder;
 mod settings;
@@ -33,6 +35,7 @@ use std::path::PathBuf;
 pub use engine::{EngineArgs, EngineConfig, EngineKind, MockTiming};
 pub use failure::{NoPolicy, OnFailureRoutes};
 pub use faults::{Fault, MessageAct, MessageFault, NoFault, Way, Wish, check_faults};
+pub use limits::{Limit, Limits, LimitsArgs, LimitsConfig};
 pub use node::{IdentityArgs, NodeArgs, NodeConfig, RunArgs, RunConfig};
 pub use recorder::{RecorderArgs, RecorderConfig};
 pub use settings::SettingsArgs;

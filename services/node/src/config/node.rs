@@ -8,8 +8,8 @@ use innkeeper_room::ledger::router::{Policies, Policy};
 use innkeeper_room::{Role, Settings};
 
 use super::{
-    ConfigError, OnFailureRoutes, RecorderArgs, RecorderConfig, Secret, SettingsArgs, StoreArgs, StoreConfig,
-    TelemetryArgs, TelemetryConfig, Wish, flag, wrong,
+    ConfigError, LimitsArgs, LimitsConfig, OnFailureRoutes, RecorderArgs, RecorderConfig, Secret, SettingsArgs,
+    StoreArgs, StoreConfig, TelemetryArgs, TelemetryConfig, Wish, flag, wrong,
 };
 
 /// Everything a router or a worker takes, apart from its engine.
@@ -83,6 +83,9 @@ pub struct RunArgs {
     /// no process list shows. [default: none]
     #[arg(long, value_name = "KEY", hide_env_values = true)]
     pub admin_key: Option<Secret>,
+    /// Tenants' limits.
+    #[command(flatten)]
+    pub limits: LimitsArgs,
     /// The flight recorder.
     #[command(flatten)]
     pub recorder: RecorderArgs,
@@ -129,6 +132,8 @@ pub struct RunConfig {
     pub policies: Policies,
     /// The key with which operators evict rooms; never printed, and not among the arguments.
     pub admin_key: Option<Secret>,
+    /// What each tenant may ask of a router.
+    pub limits: LimitsConfig,
     /// The flight recorder.
     pub recorder: RecorderConfig,
     /// Faults that a test wants; none in production.
@@ -239,6 +244,7 @@ impl RunArgs {
             },
             // An empty variable is none.
             admin_key: self.admin_key.clone().filter(|key| !key.reveal().is_empty()),
+            limits: self.limits.resolve(),
             recorder: self.recorder.resolve(),
             faults: self.test_faults.clone(),
         }
@@ -263,6 +269,7 @@ impl RunConfig {
             flag("prefill-policy", self.policies.prefill),
             flag("decode-policy", self.policies.decode),
         ];
+        args.extend(self.limits.to_args());
         args.extend(self.recorder.to_args());
         args.extend(self.faults.iter().map(|wish| flag("test-faults", wish)));
         args

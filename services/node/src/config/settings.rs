@@ -113,6 +113,10 @@ settings! {
     router_slack_ms: u64, "MS" => router_slack;
     /// How long a request may wait for a turn or pages, over all attempts, in milliseconds. [default: 30000]
     queue_timeout_ms: u64, "MS" => queue_timeout;
+    /// The same for requests of the high class (`service_tier: priority`); 0: as --queue-timeout-ms. [default: 0]
+    queue_timeout_high_ms: u64, "MS" => queue_timeout_high;
+    /// The same for requests of the low class (`service_tier: flex`); 0: as --queue-timeout-ms. [default: 0]
+    queue_timeout_low_ms: u64, "MS" => queue_timeout_low;
     /// The absolute deadline of a request, and the age of an abort that waits for its request, in milliseconds. [default:
     /// 600000]
     request_timeout_ms: u64, "MS" => request_timeout;
@@ -158,10 +162,27 @@ settings! {
     prefix_load_percent: u32, "PERCENT" => prefix_load_percent;
     /// Blocks of prompts, of a KV page each, that a router remembers to have sent to workers; 0: none. [default: 65536]
     prefix_blocks: u32, "BLOCKS" => prefix_blocks;
+    /// How much of a worker's KV pages a router books for its rooms, in percent; what does not fit waits at the router. More
+    /// than 100 lets some rooms wait at the worker; 0: pages are not looked at, and all wait there. [default: 100]
+    page_booking_percent: u32, "PERCENT" => page_booking_percent;
+    /// Prompt tokens that a router books at a prefill worker and that are not computed yet; 0: they are not looked at.
+    /// [default: 32768]
+    prefill_booking_tokens: u32, "TOKENS" => prefill_booking_tokens;
     /// Rooms that a prefill worker computes at once. [default: 4]
     prefill_concurrency: u32, "ROOMS" => prefill_concurrency;
     /// Requests that a router holds, waiting ones included. [default: 1024]
     max_requests: u32, "REQUESTS" => max_requests;
+    /// Of these, those that wait. [default: 1024]
+    max_queued: u32, "REQUESTS" => max_queued;
+    /// 1: a request that would wait beyond its queue timeout, by what waits before it and how fast that goes down, is refused
+    /// at once; 0: it waits. [default: 1]
+    predict_wait: u32, "0|1" => predict_wait;
+    /// What requests of the high class get of the fleet while others wait too, against the other weights. [default: 16]
+    weight_high: u32, "N" => weight_high;
+    /// The same for the normal class. [default: 4]
+    weight_normal: u32, "N" => weight_normal;
+    /// The same for the low class. [default: 1]
+    weight_low: u32, "N" => weight_low;
     /// Aborts that may wait for requests that have not arrived. [default: 4096]
     max_tombstones: u32, "N" => max_tombstones;
     /// Of these, those of one client. [default: 256]

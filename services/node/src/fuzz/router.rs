@@ -7,7 +7,7 @@ use innkeeper_proto::v1;
 use innkeeper_room::ledger::router::{Arrival, Config, Effect, Event, Ledger, Load, MemberInfo, OnFailure, Side};
 use innkeeper_room::ledger::{Gauges, RoomRow};
 use innkeeper_room::prefix::Blocks;
-use innkeeper_room::{FromWorker, Incarnation, Millis, Moment, RequestKey, Role, RoomId, ToWorker};
+use innkeeper_room::{Class, FromWorker, Incarnation, Millis, Moment, RequestKey, Role, RoomId, ToWorker};
 use innkeeper_transfer::fuzz::Input;
 use prost::Message;
 
@@ -222,11 +222,12 @@ impl Play {
         self.step(Event::Arrive(Arrival {
             request: RequestKey(self.requests),
             rid: format!("rid-{}", choice % 4),
-            client: "client-0".to_owned(),
+            client: format!("client-{}", choice >> 6),
             model: (choice & 4 == 0).then(|| "m".to_owned()),
             prompt_tokens: u32::from(input.u8()) + 1,
             blocks: Blocks::default(),
             max_tokens: u32::from(input.u8()) + 1,
+            class: Class::ALL[usize::from(choice >> 4) % 3],
             on_failure: OnFailure::Migrate,
             pair: None,
         }));

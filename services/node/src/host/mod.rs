@@ -74,6 +74,9 @@ pub enum StartError {
     /// No ids could be made.
     #[error(transparent)]
     Random(#[from] RandomError),
+    /// Tenants' limits cannot be read.
+    #[error("tenants' limits: {0}")]
+    Limits(String),
     /// No HTTP client could be made.
     #[error("no HTTP client can be made ({0}); this program is broken, or the system is out of resources")]
     Client(String),

@@ -21,6 +21,8 @@ pub(super) struct Counted {
     pub(super) placements: Family<PlacementLabels, Counter>,
     pub(super) prefix_match: Family<PolicyLabels, Histogram>,
     pub(super) placed_tokens: Family<SentLabels, Counter>,
+    pub(super) rate_limited: Family<LimitLabels, Counter>,
+    pub(super) tenants: Gauge,
     pub(super) retries: Counter,
     pub(super) migrations: Counter,
     pub(super) first_token: Histogram,
@@ -48,6 +50,11 @@ pub(super) struct EndedLabels {
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub(super) struct OutcomeLabels {
     pub(super) outcome: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub(super) struct LimitLabels {
+    pub(super) limit: &'static str,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -113,6 +120,8 @@ impl Counted {
             placements: Family::default(),
             prefix_match: Family::new_with_constructor(tenths as fn() -> Histogram),
             placed_tokens: Family::default(),
+            rate_limited: Family::default(),
+            tenants: Gauge::default(),
             retries: Counter::default(),
             migrations: Counter::default(),
             first_token: seconds(),
@@ -174,6 +183,10 @@ impl Counted {
         add(own, "prefix_match_ratio", help, &self.prefix_match);
         let help = "Prompt tokens in whole blocks, by whether their prefill worker was sent the same beginning before";
         add(own, "placed_prompt_tokens", help, &self.placed_tokens);
+        let help = "Requests that a tenant's own limit refused, by the limit: requests or tokens in a minute";
+        add(own, "rate_limited", help, &self.rate_limited);
+        let help = "Tenants with limits that are remembered, when one was last refused something";
+        add(own, "limited_tenants", help, &self.tenants);
         add(own, "retries", "Attempts after the first", &self.retries);
         let help = "Attempts that went on after tokens of an attempt before had passed";
         add(own, "migrations", help, &self.migrations);

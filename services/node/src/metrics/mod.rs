@@ -31,7 +31,7 @@ use prometheus_client::registry::Registry;
 use crate::recorder::RecorderCounts;
 use crate::telemetry::SpanCounts;
 use crate::view::NodeView;
-use counted::{Counted, EndedLabels, OutcomeLabels};
+use counted::{Counted, EndedLabels, LimitLabels, OutcomeLabels};
 use snapshot::Snapshot;
 
 /// What a scrape is answered with, unless OpenMetrics is asked for: the plain text format, which every tool reads.
@@ -129,6 +129,12 @@ impl NodeMetrics {
     /// A request was answered before it reached the ledger, e.g. as `invalid_request`. Only fixed words: each is a series.
     pub fn request_outcome(&self, outcome: &'static str) {
         self.counted.requests.get_or_create(&OutcomeLabels { outcome }).inc();
+    }
+
+    /// A tenant's limit refused a request, by its label; so many tenants are remembered.
+    pub fn rate_limited(&self, limit: &'static str, tenants: usize) {
+        self.counted.rate_limited.get_or_create(&LimitLabels { limit }).inc();
+        self.counted.tenants.set(i64::try_from(tenants).unwrap_or(i64::MAX));
     }
 
     /// A request's first token came this long after its arrival.

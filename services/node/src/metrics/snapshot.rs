@@ -3,7 +3,7 @@
 use std::fmt;
 
 use innkeeper_room::ledger::Gauges;
-use innkeeper_room::{Millis, Phase, Role};
+use innkeeper_room::{Class, Millis, Phase, Role};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
 use prometheus_client::metrics::MetricType;
@@ -64,6 +64,9 @@ impl Snapshot {
         page.gauge("tombstones", help, gauges.tombstones)?;
         let help = "Requests that wait for admission";
         page.gauge("queued_requests", help, gauges.queued_requests)?;
+        if self.role == Role::Router {
+            self.overload(page, gauges)?;
+        }
         let help = "Live rooms without a confirmed lease";
         page.gauge("unleased_rooms", help, gauges.unleased)?;
         let avoided = [("node", gauges.avoided_nodes), ("link", gauges.avoided_links)];
@@ -71,6 +74,47 @@ impl Snapshot {
         page.gauges("avoided", help, of("party", avoided))?;
         let help = "Messages and frames of another epoch or life, which changed nothing";
         page.counter("fenced", help, gauges.fenced)
+    }
+
+    /// What waits, what is booked, and what was refused because more came than fits.
+    fn overload(&self, page: &mut Page<'_>, gauges: &Gauges) -> fmt::Result {
+        let classes = Class::ALL.map(Class::label).into_iter();
+        let help = "Requests in the admission queue, by class";
+        page.gauges(
+            "waiting_requests",
+            help,
+            of("class", classes.clone().zip(gauges.waiting)),
+        )?;
+        let help = "Tokens of prompt and answer in the admission queue, by class";
+        page.gauges(
+            "waiting_tokens",
+            help,
+            of("class", classes.clone().zip(gauges.waiting_tokens)),
+        )?;
+        let help = "How long a request of a class would wait that came now, by what waits and how fast that goes down, in seconds";
+        let waits = classes.zip(gauges.predicted_wait);
+        let waits = waits.map(|(class, wait)| ([("class", class)], seconds(wait)));
+        page.numbers("predicted_wait_seconds", help, waits)?;
+        page.gauge(
+            "waiting_tenants",
+            "Tenants in the admission queue",
+            gauges.waiting_tenants,
+        )?;
+        let help = "KV pages of decode workers that are booked for this router's rooms";
+        page.gauge("booked_pages", help, gauges.booked_pages)?;
+        let help = "Prompt tokens that are booked at prefill workers and are not computed yet";
+        page.gauge("booked_prompt_tokens", help, gauges.booked_prompt_tokens)?;
+        let shed = [
+            ("queue_full", gauges.shed.queue_full),
+            ("predicted_wait", gauges.shed.predicted_wait),
+            ("displaced", gauges.shed.displaced),
+        ];
+        page.counters(
+            "shed",
+            "Requests refused at once because more came than fits, by why",
+            "reason",
+            &shed,
+        )
     }
 
     fn rooms(&self, page: &mut Page<'_>, gauges: &Gauges) -> fmt::Result {
@@ -243,9 +287,14 @@ impl Page<'_> {
 
     /// Counters by outcome.
     fn outcomes(&mut self, name: &str, help: &str, counts: &[(&'static str, u64)]) -> fmt::Result {
+        self.counters(name, help, "outcome", counts)
+    }
+
+    /// Counters by one label.
+    fn counters(&mut self, name: &str, help: &str, label: &str, counts: &[(&'static str, u64)]) -> fmt::Result {
         let mut encoder = self.0.encode_descriptor(name, help, None, MetricType::Counter)?;
-        for (outcome, count) in counts {
-            ConstCounter::new(*count).encode(encoder.encode_family(&[("outcome", *outcome)])?)?;
+        for (value, count) in counts {
+            ConstCounter::new(*count).encode(encoder.encode_family(&[(label, *value)])?)?;
         }
         Ok(())
     }

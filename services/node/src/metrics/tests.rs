@@ -1,7 +1,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use innkeeper_room::ledger::Gauges;
-use innkeeper_room::ledger::router::{Chosen, Effect, Event, Ground, Policies, Policy, RoomEnd, Side};
+use innkeeper_room::ledger::router::{Chosen, Effect, Event, Ground, Policies, Policy, RoomEnd, Shed, Side};
 use innkeeper_room::pages::PageCounts;
 use innkeeper_room::{
     Attempt, Evidence, FromWorker, Incarnation, Millis, Moment, PartState, Phase, Reason, RequestKey, RoomId, RoomSpec,
@@ -49,6 +49,17 @@ async fn the_names_are_those_that_dashboards_use() {
         unleased: 11,
         fenced: 12,
         avoided_links: 2,
+        waiting: [1, 2, 3],
+        waiting_tokens: [10, 20, 30],
+        predicted_wait: [Millis(250), Millis(500), Millis(4000)],
+        waiting_tenants: 4,
+        shed: Shed {
+            queue_full: 5,
+            predicted_wait: 6,
+            displaced: 7,
+        },
+        booked_pages: 13,
+        booked_prompt_tokens: 14,
         ..Gauges::default()
     };
     let metrics = NodeMetrics::new(Role::Router, Arc::new(FakeNode::answering(gauges)));
@@ -56,6 +67,7 @@ async fn the_names_are_those_that_dashboards_use() {
     metrics.room_ended(Verdict::Done, Blame::Nobody);
     metrics.room_ended(Verdict::Done, Blame::Nobody);
     metrics.request(Outcome::Done);
+    metrics.rate_limited("tokens", 3);
     metrics.canary(Outcome::Done);
     metrics.first_token(Duration::from_millis(3));
     let page = lines(&metrics).await;
@@ -80,6 +92,17 @@ async fn the_names_are_those_that_dashboards_use() {
         "innkeeper_unleased_rooms 11",
         "innkeeper_fenced_total 12",
         "innkeeper_avoided{party=\"link\"} 2",
+        "innkeeper_waiting_requests{class=\"high\"} 1",
+        "innkeeper_waiting_requests{class=\"low\"} 3",
+        "innkeeper_waiting_tokens{class=\"normal\"} 20",
+        "innkeeper_predicted_wait_seconds{class=\"high\"} 0.25",
+        "innkeeper_waiting_tenants 4",
+        "innkeeper_shed_total{reason=\"queue_full\"} 5",
+        "innkeeper_shed_total{reason=\"displaced\"} 7",
+        "innkeeper_booked_pages 13",
+        "innkeeper_booked_prompt_tokens 14",
+        "innkeeper_rate_limited_total{limit=\"tokens\"} 1",
+        "innkeeper_limited_tenants 3",
         "innkeeper_canaries_total{outcome=\"done\"} 1",
         "innkeeper_ledger_answers 1",
         "innkeeper_rooms_ended_total{reason=\"decode_lost\",blame=\"nobody\"} 1",
@@ -110,6 +133,7 @@ async fn exported(role: Role) -> BTreeSet<String> {
     // A family without a series is not shown.
     metrics.room_ended(Verdict::Done, Blame::Nobody);
     metrics.request(Outcome::Done);
+    metrics.rate_limited("requests", 1);
     metrics.canary(Outcome::Done);
     let room = RoomId::from_random(1);
     metrics.part_opened(room);

@@ -196,6 +196,7 @@ fn arrives(recorder: &Recorder, key: RequestKey) {
         work: Work::default(),
         blocks: innkeeper_room::prefix::Blocks::default(),
         max_tokens: 10,
+        class: innkeeper_room::Class::Normal,
         on_failure: OnFailure::Migrate,
     };
     recorder.arrived(key, &request);

@@ -7,6 +7,8 @@ use innkeeper_room::ledger::router::Outcome;
 use innkeeper_room::{Attempt, Blame, Millis, Reason, RoomId};
 use serde::Serialize;
 
+use super::limits::RateLimited;
+
 /// What a client is told instead of an answer.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ApiError {
@@ -86,6 +88,9 @@ pub enum ApiError {
         /// The limit.
         limit: Millis,
     },
+    /// The tenant has asked for as much as it may.
+    #[error("{0}")]
+    RateLimited(RateLimited),
     /// The request failed in its rooms.
     #[error("{0}")]
     Room(RoomFailure),
@@ -202,6 +207,7 @@ impl ApiError {
         ("body_too_large", 413),
         ("path_too_long", 414),
         ("headers_too_large", 431),
+        ("rate_limit_exceeded", 429),
         ("abort_refused", 429),
         ("abort_unconfirmed", 503),
     ];
@@ -226,7 +232,7 @@ impl ApiError {
             Self::HeadersTooLarge { .. } => StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
             Self::PathTooLong { .. } => StatusCode::URI_TOO_LONG,
             Self::BodyTimeout { .. } => StatusCode::REQUEST_TIMEOUT,
-            Self::AbortRefused => StatusCode::TOO_MANY_REQUESTS,
+            Self::AbortRefused | Self::RateLimited(_) => StatusCode::TOO_MANY_REQUESTS,
             Self::AbortUnconfirmed => StatusCode::SERVICE_UNAVAILABLE,
             Self::Room(failure) => {
                 StatusCode::from_u16(failure.reason.http_status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR)
@@ -248,6 +254,7 @@ impl ApiError {
             Self::PathTooLong { .. } => "path_too_long",
             Self::BodyTimeout { .. } => "body_timeout",
             Self::Room(failure) => failure.reason.code(),
+            Self::RateLimited(_) => "rate_limit_exceeded",
             Self::AbortRefused => "abort_refused",
             Self::AbortUnconfirmed => "abort_unconfirmed",
         }
@@ -258,6 +265,11 @@ impl ApiError {
     pub fn retry_after(&self) -> Option<u64> {
         let said = match self {
             Self::Room(failure) => failure.retry_after.map(|wait| wait.0.div_ceil(1000).max(1)),
+            Self::RateLimited(limited) => Some(
+                u64::try_from(limited.wait.as_millis().div_ceil(1000))
+                    .unwrap_or(60)
+                    .max(1),
+            ),
             _ => None,
         };
         let overloaded = matches!(
@@ -335,6 +347,9 @@ impl ApiError {
 impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
         let mut response = (self.status(), Json(self.body())).into_response();
+        if let Self::RateLimited(limited) = &self {
+            limited.told.write(response.headers_mut());
+        }
         if let Some(seconds) = self.retry_after() {
             response
                 .headers_mut()

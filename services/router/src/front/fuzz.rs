@@ -23,6 +23,7 @@ pub use self::seeds::seeds;
 use super::api::{AbortRequest, Fields};
 use super::error::ApiError;
 use super::handlers::{plan_chat, plan_completions};
+use super::limits::RateLimits;
 use super::plan::{Caller, Plan};
 use super::request_id::{X_REQUEST_ID, from_headers, traceparent};
 use super::state::{FrontState, Limits, Model, NoMetrics};
@@ -59,6 +60,7 @@ thread_local! {
         settings: Settings::default(),
         block_tokens: 16,
         on_failure: OnFailureRoutes::default(),
+        rates: Arc::new(RateLimits::new(innkeeper_node::config::Limits::default(), 1)),
         keep_alive: Duration::from_secs(5),
         ready: Arc::new(|| true),
         metrics: Arc::new(NoMetrics),

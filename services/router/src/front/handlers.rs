@@ -18,6 +18,7 @@ use super::bounds;
 use super::error::{ApiError, RoomFailure};
 use super::feed::Times;
 use super::grpc::refuse;
+use super::limits::{RateLimited, Told};
 use super::openapi;
 use super::plan::{Caller, Plan};
 use super::request_id::{self, RequestId, traceparent};
@@ -93,7 +94,10 @@ where
     let mut caller = caller(&request, id);
     let span = begin_span(&state, route, &mut caller);
     let record = Record::new(&state, route, span.clone());
-    let planned = match read_body(&state, request.into_body()).await {
+    let tenant = caller.client.clone();
+    // The body is taken either way: a client that still writes would not read why it is refused.
+    let body = read_body(&state, request.into_body()).await;
+    let planned = match body.and_then(|body| one_more(&state, &tenant).map(|()| body)) {
         Ok(body) => {
             let size = body.len();
             let plan = move |state: &FrontState, caller: &Caller| plan(state, caller, Fields::from_body(&body)?);
@@ -101,8 +105,19 @@ where
         }
         Err(error) => Err(error),
     };
+    let planned = planned.and_then(|plan| {
+        let told = so_many_tokens(&state, &tenant, &plan)?;
+        Ok((plan, told))
+    });
     let response = match planned {
-        Ok(plan) => run(&state, plan, record).await.unwrap_or_else(ApiError::into_response),
+        Ok((plan, told)) => {
+            let tokens = plan.tokens();
+            let answered = run(&state, plan, record).await;
+            give_back(&state, &tenant, tokens, answered.as_ref().err());
+            let mut response = answered.unwrap_or_else(ApiError::into_response);
+            told.write(response.headers_mut());
+            response
+        }
         Err(error) => {
             record.refused(&error);
             error.into_response()
@@ -112,6 +127,35 @@ where
         span.status(response.status().as_u16());
     }
     response
+}
+
+/// One more request of this tenant: before its body is parsed.
+pub(super) fn one_more(state: &FrontState, tenant: &str) -> Result<(), ApiError> {
+    state
+        .rates
+        .request(tenant)
+        .map_err(|limited| limited_by(state, limited))
+}
+
+/// So many more tokens of this tenant; what it is told of its limits.
+pub(super) fn so_many_tokens(state: &FrontState, tenant: &str, plan: &Plan) -> Result<Told, ApiError> {
+    let taken = state.rates.tokens(tenant, plan.tokens());
+    taken.map_err(|limited| limited_by(state, limited))
+}
+
+fn limited_by(state: &FrontState, limited: RateLimited) -> ApiError {
+    let tenants = state.rates.tenants();
+    state.metrics.rate_limited(limited.which.label(), tenants);
+    ApiError::RateLimited(limited)
+}
+
+/// What was refused for want of a worker never cost one anything, and is not counted.
+pub(super) fn give_back(state: &FrontState, tenant: &str, tokens: u64, error: Option<&ApiError>) {
+    if let Some(ApiError::Room(failure)) = error
+        && failure.room.is_none()
+    {
+        state.rates.give_back(tenant, tokens);
+    }
 }
 
 /// The span of a request that reached its route: what follows of it has this one as its parent.

@@ -11,6 +11,7 @@
 //! grpc       the same over gRPC
 //! openapi    the HTTP API as a document
 //! ui         the page for people at /ui
+//! limits     what a tenant may ask for in a minute
 //! bounds     how large a request's head and body may be
 //! request_id the client's `x-request-id`, on every answer
 //! error      every refusal and failure, in OpenAI's shape
@@ -35,6 +36,7 @@ mod feed;
 pub mod fuzz;
 pub mod grpc;
 mod handlers;
+mod limits;
 mod openapi;
 mod plan;
 mod request_id;
@@ -48,4 +50,5 @@ mod tests;
 
 pub use error::{ApiError, RoomFailure};
 pub use handlers::{ready_routes, routes};
+pub use limits::{RateLimited, RateLimits, Which};
 pub use state::{FrontState, Limits, Metrics, Model, NoMetrics, RequestEnd, Route, ServerSpan};

@@ -49,6 +49,17 @@ struct Draft {
 }
 
 impl Plan {
+    /// What it asks for in tokens: every prompt, and the most that each answer may have.
+    pub(crate) fn tokens(&self) -> u64 {
+        let prompts: u64 = self.renderer.prompts.iter().map(|prompt| prompt.len() as u64).sum();
+        let answers: u64 = self
+            .choices
+            .iter()
+            .map(|choice| u64::from(choice.request.max_tokens))
+            .sum();
+        prompts + answers
+    }
+
     /// Plans a chat. Encoding takes time that grows with the text.
     pub(crate) fn chat(state: &FrontState, caller: &Caller, request: ChatRequest) -> Result<Self, ApiError> {
         let ids = state
@@ -188,6 +199,7 @@ impl Draft {
             work,
             blocks: blocks.clone(),
             max_tokens,
+            class: state.rates.class(&caller.client, self.common.class),
             on_failure: match self.route {
                 Route::Chat => state.on_failure.chat,
                 Route::Completions => state.on_failure.completions,

@@ -8,6 +8,8 @@ use innkeeper_engine::text::Tokenizer;
 use innkeeper_node::config::OnFailureRoutes;
 use innkeeper_room::Settings;
 
+use super::limits::RateLimits;
+
 /// Everything the front door needs. Cheap to clone.
 #[derive(Clone)]
 pub struct FrontState {
@@ -25,6 +27,8 @@ pub struct FrontState {
     pub block_tokens: u32,
     /// What becomes of a stream whose room is lost.
     pub on_failure: OnFailureRoutes,
+    /// What each tenant may ask for in a minute.
+    pub rates: Arc<RateLimits>,
     /// How often a silent stream is looked at: a comment is sent only if tokens came since the last look.
     pub keep_alive: Duration,
     /// Whether at least one prefill and one decode worker serve.
@@ -140,6 +144,8 @@ pub trait Metrics: Send + Sync + 'static {
     fn first_token(&self, route: Route, waited: Duration);
     /// Further `tokens` of a choice came `gap` after the ones before.
     fn next_tokens(&self, route: Route, gap: Duration, tokens: usize);
+    /// A tenant's limit refused a request, by its label; so many tenants are remembered.
+    fn rate_limited(&self, _which: &'static str, _tenants: usize) {}
     /// A request reached its route, under this id, for this model, with the trace context that its caller sent: its span,
     /// if there are spans.
     fn span(&self, _route: Route, _rid: &str, _model: &str, _caller: Option<&str>) -> Option<Arc<dyn ServerSpan>> {

@@ -8,7 +8,7 @@ use crate::request::{Request, Stage};
 use crate::time::Millis;
 
 /// When a client that got no worker may come again: a worker that starts registers, and is connected, within this.
-const RETRY_AFTER: Millis = Millis(1000);
+pub(super) const RETRY_AFTER: Millis = Millis(1000);
 
 /// How many waiting requests one step looks at, so that a long queue never makes the ledger late.
 const LOOK_AT_MOST: usize = 64;
@@ -28,8 +28,8 @@ impl Ledger {
         if self.draining {
             return self.turn_away(arrival, Reason::Draining);
         }
-        if self.requests.len() >= self.settings.max_requests as usize {
-            return self.turn_away(arrival, Reason::Overloaded);
+        if let Err(retry_after) = self.let_in(&arrival) {
+            return self.turn_away_until(arrival, Reason::Overloaded, Some(retry_after));
         }
         let nothing_to_do = arrival.max_tokens == 0;
         self.by_rid.entry(arrival.rid.clone()).or_default().insert(key);
@@ -45,7 +45,10 @@ impl Ledger {
 
     /// Answers an arrival that never becomes a live request.
     fn turn_away(&mut self, arrival: Arrival, reason: Reason) {
-        let retry_after = retry_after(reason);
+        self.turn_away_until(arrival, reason, retry_after(reason));
+    }
+
+    fn turn_away_until(&mut self, arrival: Arrival, reason: Reason, retry_after: Option<Millis>) {
         if let Some(pair) = &arrival.pair {
             self.canaries.remove(pair);
         }
@@ -64,51 +67,48 @@ impl Ledger {
     /// Puts a waiting request where it is tried.
     pub(super) fn make_ready(&mut self, key: RequestKey) {
         let Some(request) = self.requests.get(&key) else { return };
-        self.ready.entry(request.arrival.model.clone()).or_default().insert(key);
+        self.queue.push(Self::place_of(request), key, request.cost());
         self.pump = true;
     }
 
     fn unready(&mut self, key: RequestKey) {
         let Some(request) = self.requests.get(&key) else { return };
-        self.unready_in(&request.arrival.model.clone(), key);
-    }
-
-    fn unready_in(&mut self, model: &Option<String>, key: RequestKey) {
-        if let Some(waiting) = self.ready.get_mut(model) {
-            waiting.remove(&key);
-            if waiting.is_empty() {
-                self.ready.remove(model);
-            }
+        if self.queue.remove(Self::place_of(request), key) {
+            // Who was behind it may be next.
+            self.pump = true;
         }
     }
 
     /// Tries waiting requests, if something happened that may let one go on.
     pub(super) fn admit(&mut self) {
-        if !std::mem::take(&mut self.pump) {
-            return;
+        if std::mem::take(&mut self.pump) {
+            for model in self.queue.models() {
+                self.admit_model(&model);
+            }
         }
-        let models: Vec<Option<String>> = self.ready.keys().cloned().collect();
-        for model in models {
-            self.admit_model(&model);
-        }
+        self.measure_drain();
     }
 
     fn admit_model(&mut self, model: &Option<String>) {
+        let weights = self.settings.weights();
         for _ in 0..LOOK_AT_MOST {
-            let Some(key) = self.ready.get(model).and_then(|waiting| waiting.first()).copied() else {
+            let Some(key) = self.queue.next(model, weights) else {
                 return;
             };
-            let Some(request) = self.requests.get(&key) else {
-                self.unready_in(model, key);
-                continue;
-            };
+            let Some(request) = self.requests.get(&key) else { return };
             match self.place(request) {
                 Placement::Pair { prefill, decode } => {
-                    self.unready(key);
+                    let cost = request.cost();
+                    self.queue.serve(Self::place_of(request), key, weights);
+                    self.went_on(cost);
                     self.begin(key, prefill, decode);
                 }
-                Placement::Wait if self.any_place(model.as_ref()) => self.try_later(key),
-                Placement::Wait => return,
+                Placement::Wait => {
+                    if !self.steps_aside(key, model) {
+                        return;
+                    }
+                    self.try_later(key);
+                }
                 Placement::Never(Reason::NoPrefillWorker | Reason::NoDecodeWorker) if self.recovers() => {
                     self.try_later(key);
                 }
@@ -118,6 +118,22 @@ impl Ledger {
         }
         // The rest is looked at in the next step, which the next report brings.
         self.pump = true;
+    }
+
+    /// Whether the head of the queue, which cannot go on, is set aside for a moment, or all others wait behind it. They do
+    /// while nobody has a place, and while it waits for so many pages that it would never get them if others went on taking
+    /// those that come back; but that for a progress TTL only, and then for as long not, or one that asks for much could stop
+    /// the whole fleet. Set aside it is still looked at each report period: that there are no workers any more is news to it.
+    fn steps_aside(&mut self, key: RequestKey, model: &Option<String>) -> bool {
+        if !self.any_place(model.as_ref()) {
+            return false;
+        }
+        let (now, patience) = (self.now, self.settings.progress_ttl);
+        let Some(request) = self.requests.get_mut(&key) else {
+            return true;
+        };
+        // One that waits for certain workers takes nothing from what others do elsewhere.
+        !request.is_free() || request.lets_pass(now, patience)
     }
 
     /// R has just been stopped: its connections broke because of that, and are made again.
@@ -158,13 +174,17 @@ impl Ledger {
     /// Ends a live request with an error, and its room with the same reason.
     pub(super) fn end_request(&mut self, key: RequestKey, reason: Reason, blame: Blame) {
         let Some(request) = self.take_request(key) else { return };
+        let retry_after = match reason {
+            Reason::QueueTimeout => Some(self.come_again(&request.arrival, request.cost())),
+            reason => retry_after(reason),
+        };
         if let Stage::Running(room) = request.stage {
             self.fail(room, reason, None, None);
         }
         let outcome = Outcome::Failed {
             reason,
             blame,
-            retry_after: retry_after(reason),
+            retry_after,
         };
         self.push(Effect::Answer { request: key, outcome });
     }

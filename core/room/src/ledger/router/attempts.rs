@@ -35,6 +35,7 @@ impl Ledger {
         let passed = request.passed;
         request.stage = Stage::Running(id);
         request.not_before = None;
+        request.head_since = None;
         request.queue.run(now);
         if !std::mem::replace(&mut request.admitted, true) && request.arrival.pair.is_none() {
             self.bucket.gain();
@@ -43,6 +44,7 @@ impl Ledger {
         for node in [prefill, decode] {
             if let Some(member) = self.members.get_mut(&node) {
                 member.rooms.insert(id);
+                member.book(&spec);
                 member.picked = self.picks;
             }
         }

@@ -1,6 +1,7 @@
 //! What a router's ledger is told and what it orders. All decisions are in [`super::Ledger::step`].
 
 use super::policy::{Chosen, Policies};
+use crate::class::Class;
 use crate::evidence::Evidence;
 use crate::ids::{Attempt, Incarnation, RequestKey, Role, RoomId};
 use crate::message::{FromWorker, ToWorker};
@@ -56,6 +57,8 @@ pub struct Arrival {
     pub blocks: Blocks,
     /// Tokens that may be produced.
     pub max_tokens: u32,
+    /// How urgent it is.
+    pub class: Class,
     /// What follows when its room is lost after the first token.
     pub on_failure: OnFailure,
     /// A canary: it goes to this pair (prefill, decode), is tried once, and is no client's.

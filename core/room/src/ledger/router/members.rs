@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use super::booking::Books;
 use super::{Effect, Ledger, Load, MemberInfo, Side};
 use crate::ids::{Incarnation, Role, RoomId};
 use crate::planted;
@@ -35,6 +36,8 @@ pub(super) struct Member {
     /// Of these, those that it was asked to open and has not admitted. P is asked only once D has answered: a D that is mute
     /// takes no place of P's, which others need.
     pub(super) opening: BTreeSet<RoomId>,
+    /// What these rooms take of it.
+    pub(super) books: Books,
     /// When it was last seen to serve a room to its end, or a canary was sent to it.
     pub(super) looked_at: Moment,
     /// The number of the last time it was picked: among equals the one that waits longest is next.
@@ -56,6 +59,7 @@ impl Member {
             full_until: None,
             rooms: BTreeSet::new(),
             opening: BTreeSet::new(),
+            books: Books::default(),
             looked_at: now,
             picked: 0,
         }
@@ -191,6 +195,7 @@ impl Ledger {
         member.lost = false;
         member.load = Some(load);
         member.foreign = (load.rooms as usize).saturating_sub(member.rooms.len());
+        member.reconcile(load.free_pages);
         self.pump = true;
         if planted::lease_renewed_by_liveness() {
             for (room, _) in self.rooms_with(incarnation) {
@@ -302,6 +307,7 @@ impl Ledger {
         if let Some(member) = self.members.get_mut(&incarnation)
             && member.rooms.remove(&room)
         {
+            member.books.free(room);
             self.pump = true;
         }
     }

@@ -6,13 +6,16 @@
 mod aborts;
 mod admission;
 mod attempts;
+mod booking;
 mod canaries;
 mod contract;
 mod gate;
 mod leases;
 mod members;
+mod overload;
 mod placement;
 mod policy;
+mod queue;
 mod reports;
 mod timers;
 mod verdicts;
@@ -24,11 +27,14 @@ mod tests;
 use std::collections::{BTreeMap, BTreeSet};
 
 pub use contract::*;
+pub use overload::Shed;
 pub use policy::{Chosen, Ground, NoSuchPolicy, Policies, Policy};
 pub use views::MemberView;
 
 use self::members::Member;
+use self::overload::Drain;
 use self::policy::Chooser;
+use self::queue::Queue;
 use self::timers::Timer;
 use crate::breaker::Breakers;
 use crate::bucket::Bucket;
@@ -85,8 +91,12 @@ pub struct Ledger {
     canary_at: Moment,
     requests: BTreeMap<RequestKey, Request>,
     by_rid: BTreeMap<String, BTreeSet<RequestKey>>,
-    /// Requests that wait for a pair, by model: tried in the order of their arrival.
-    ready: BTreeMap<Option<String>, BTreeSet<RequestKey>>,
+    /// Requests that wait for a pair.
+    queue: Queue,
+    /// How fast the queue goes down.
+    drain: Drain,
+    /// Requests that were refused because more came than fits.
+    shed: Shed,
     /// Something happened that may let a waiting request go on, or end.
     pump: bool,
     tombstones: Tombstones,
@@ -130,7 +140,9 @@ impl Ledger {
             canary_at: now,
             requests: BTreeMap::new(),
             by_rid: BTreeMap::new(),
-            ready: BTreeMap::new(),
+            queue: Queue::default(),
+            drain: Drain::default(),
+            shed: Shed::default(),
             pump: false,
             tombstones: Tombstones::new(
                 settings.max_tombstones,

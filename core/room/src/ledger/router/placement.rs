@@ -131,6 +131,7 @@ impl Ledger {
                 if !can_hold(request, prefill, decode) {
                     continue;
                 }
+                scan.bookable = self.can_book(request, prefill, decode);
                 let avoided = self.avoids(prefill.info.incarnation, decode.info.incarnation);
                 scan.look(request, prefill, decode, avoided);
                 if let Some(Some((prefill, decode))) = scan.fresh {
@@ -159,6 +160,8 @@ impl Ledger {
 #[derive(Default)]
 struct Scan {
     open_window: u32,
+    /// The pair in hand has the pages for it.
+    bookable: bool,
     same_class: bool,
     fits: bool,
     too_large: bool,
@@ -193,7 +196,8 @@ impl Scan {
             &mut self.fresh
         };
         let best = slot.get_or_insert(None);
-        let open = refusal(p).is_none()
+        let open = self.bookable
+            && refusal(p).is_none()
             && refusal(d).is_none()
             && prefill.has_place(self.open_window)
             && decode.has_place(self.open_window);

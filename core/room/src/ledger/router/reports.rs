@@ -105,7 +105,10 @@ impl Ledger {
         let Some(room) = self.live_mut(id) else { return };
         let committed = room.committed;
         let heard = room.hear_state(side, state, now, &settings);
-        let news = room.committed && !committed;
+        let (news, sealed) = (room.committed && !committed, room.sealed);
+        if sealed {
+            self.prompt_computed(id);
+        }
         match heard {
             Heard::Progress => self.progress(id),
             Heard::Nothing => {}

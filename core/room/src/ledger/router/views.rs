@@ -2,6 +2,7 @@
 
 use super::{Ledger, Load, MemberInfo, Timer};
 use crate::breaker::{BreakerState, Party};
+use crate::class::Class;
 use crate::ids::{Incarnation, RequestKey, Role, RoomId};
 use crate::invariant::{Invariant, Violation};
 use crate::ledger::{Gauges, RoomRow};
@@ -94,7 +95,12 @@ impl Ledger {
             gauges.fleet_pages += u64::from(member.info.pages);
             gauges.fleet_free += u64::from(free);
             gauges.fleet_page_tokens = member.info.page_tokens;
+            gauges.booked_pages += member.books.booked().0;
         }
+        for member in self.members.values().filter(|member| member.info.role == Role::Prefill) {
+            gauges.booked_prompt_tokens += member.books.booked().1;
+        }
+        self.gauge_overload(&mut gauges);
         for (_, room) in self.live_rooms() {
             gauges.count_phase(room.phase, now.since(room.phase_since));
             let (left, whole) = self.budget_of(room, now);
@@ -108,6 +114,15 @@ impl Ledger {
             gauges.stuck += u32::from(overdue && !self.held);
         }
         gauges
+    }
+
+    /// What waits, and what was refused because too much came.
+    fn gauge_overload(&self, gauges: &mut Gauges) {
+        gauges.waiting = self.queue.waiting();
+        gauges.waiting_tokens = self.queue.tokens();
+        gauges.predicted_wait = Class::ALL.map(|class| self.predicted_for(class));
+        gauges.waiting_tenants = count(self.queue.tenants());
+        gauges.shed = self.shed;
     }
 
     fn live_rooms(&self) -> impl Iterator<Item = (RoomId, &Room)> {
@@ -232,9 +247,7 @@ impl Ledger {
     }
 
     fn is_ready(&self, key: RequestKey, request: &Request) -> bool {
-        self.ready
-            .get(&request.arrival.model)
-            .is_some_and(|waiting| waiting.contains(&key))
+        self.queue.contains(Self::place_of(request), key)
     }
 
     fn check_indices(&self, found: &mut Vec<Violation>) {
@@ -247,15 +260,29 @@ impl Ledger {
                 ));
             }
         }
-        if self
-            .ready
-            .values()
-            .flatten()
-            .any(|key| !self.requests.contains_key(key))
-        {
+        for (node, member) in &self.members {
+            if !member.books_are_true() {
+                found.push(Violation::new(
+                    Invariant::I7,
+                    format!("what is booked at member {node} is not the sum over its live rooms"),
+                ));
+            }
+        }
+        if !self.queue.is_true() {
+            found.push(Violation::new(
+                Invariant::I7,
+                "the queue's sums are not those of what waits".into(),
+            ));
+        }
+        let waits = |key: RequestKey| {
+            self.requests
+                .get(&key)
+                .is_some_and(|request| request.stage == Stage::Waiting)
+        };
+        if !self.queue.keys().all(waits) {
             found.push(Violation::new(
                 Invariant::I4,
-                "an ended request waits for admission".into(),
+                "a request waits for admission that has ended or has a room".into(),
             ));
         }
         if self

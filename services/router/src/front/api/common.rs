@@ -1,5 +1,6 @@
 //! What chat and completion requests have in common.
 
+use innkeeper_room::Class;
 use serde_json::Value;
 
 use super::fields::{Fields, wrong_type};
@@ -28,7 +29,17 @@ pub(crate) struct Common {
     pub(crate) top_p: f32,
     pub(crate) n: u32,
     pub(crate) return_token_ids: bool,
+    pub(crate) class: Class,
 }
+
+/// OpenAI's words for how urgent a request is. `priority` is no field of ours: it is a number of which the smallest is the most
+/// urgent for vLLM and the largest for SGLang, so that half of all clients would get the opposite of what they mean.
+pub(crate) const TIERS: [(&str, Class); 4] = [
+    ("auto", Class::Normal),
+    ("default", Class::Normal),
+    ("priority", Class::High),
+    ("flex", Class::Low),
+];
 
 /// Known, not supported, and harmless with these values. `user` and the like are hints that change no answer.
 pub(crate) const HARMLESS: &[Harmless] = &[
@@ -58,7 +69,6 @@ pub(crate) const HARMLESS: &[Harmless] = &[
     ("request_id", Pass::Never),
     ("response_format", Pass::TextFormat),
     ("safety_identifier", Pass::Text),
-    ("service_tier", Pass::Words(&["auto", "default"])),
     ("skip_special_tokens", Pass::True),
     ("spaces_between_special_tokens", Pass::True),
     ("store", Pass::False),
@@ -97,6 +107,7 @@ impl Common {
         let n = fields.integer("n", 1..=i64::from(limits.max_n))?.unwrap_or(1);
         let n = u32::try_from(n).unwrap_or(1);
         let return_token_ids = fields.boolean("return_token_ids")?.unwrap_or(false);
+        let class = take_tier(fields)?;
         fields.harmless(HARMLESS)?;
         Ok(Self {
             model,
@@ -110,6 +121,7 @@ impl Common {
             top_p,
             n,
             return_token_ids,
+            class,
         })
     }
 }
@@ -144,6 +156,20 @@ fn take_stream_options(fields: &mut Fields, stream: bool) -> Result<bool, ApiErr
     options.harmless(HARMLESS_IN_STREAM_OPTIONS)?;
     options.finish()?;
     Ok(include_usage)
+}
+
+fn take_tier(fields: &mut Fields) -> Result<Class, ApiError> {
+    match fields.take("service_tier") {
+        None => Ok(Class::Normal),
+        Some(Value::String(word)) => {
+            let found = TIERS.iter().find(|(tier, _)| *tier == word);
+            found.map(|(_, class)| *class).ok_or_else(|| {
+                let message = "must be `auto`, `default`, `priority` or `flex`";
+                fields.complain("service_tier", "invalid_value", message)
+            })
+        }
+        Some(other) => Err(wrong_type("service_tier", "a string", &other)),
+    }
 }
 
 fn take_stops(fields: &mut Fields) -> Result<Vec<String>, ApiError> {

@@ -34,7 +34,9 @@ use super::api::{self, Fields};
 use super::bounds;
 use super::error::{ApiError, RoomFailure};
 use super::feed::Times;
-use super::handlers::{abort_request, begin_span, caller, make_plan, read_body, submit};
+use super::handlers::{
+    abort_request, begin_span, caller, give_back, make_plan, one_more, read_body, so_many_tokens, submit,
+};
 use super::plan::Caller;
 use super::request_id::{self, RequestId};
 use super::session::{Record, Step};
@@ -158,18 +160,28 @@ impl Inference for Service {
 impl Service {
     /// As over HTTP: the call may be dropped at any time, and nothing is said before the first token.
     async fn start(&self, caller: Caller, request: GenerateRequest, record: Record) -> Result<Replies, ApiError> {
-        let size = request::size(&request);
+        let (tenant, size) = (caller.client.clone(), request::size(&request));
         let plan = move |state: &FrontState, caller: &Caller| request::plan(state, caller, request);
-        let plan = match make_plan(&self.state, caller, size, plan).await {
+        let planned = match one_more(&self.state, &tenant) {
+            Ok(()) => make_plan(&self.state, caller, size, plan).await,
+            Err(error) => Err(error),
+        };
+        let planned = planned.and_then(|plan| so_many_tokens(&self.state, &tenant, &plan).map(|_told| plan));
+        let plan = match planned {
             Ok(plan) => plan,
             Err(error) => {
                 record.refused(&error);
                 return Err(error);
             }
         };
+        let tokens = plan.tokens();
         let (mut session, renderer) = submit(&self.state, plan, record);
         match session.next().await {
-            Step::Failed(failure) => Err(failure.into()),
+            Step::Failed(failure) => {
+                let error = failure.into();
+                give_back(&self.state, &tenant, tokens, Some(&error));
+                Err(error)
+            }
             first => Ok(Replies::start(session, renderer, first, Times::of(&self.state))),
         }
     }

@@ -86,6 +86,7 @@ fn split(request: GenerateRequest) -> (Map<String, Value>, Option<Input>) {
         ignore_eos,
         top_logprobs,
         echo,
+        service_tier,
     } = request;
     let mut map = Map::new();
     let mut say = |name: &str, value: Value| {
@@ -102,6 +103,7 @@ fn split(request: GenerateRequest) -> (Map<String, Value>, Option<Input>) {
     say("stop_token_ids", stop_token_ids.into());
     say("ignore_eos", ignore_eos.into());
     say("echo", echo.into());
+    say("service_tier", service_tier.into());
     if let Some(top) = top_logprobs {
         say("top_logprobs", top.into());
     }

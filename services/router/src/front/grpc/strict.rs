@@ -148,6 +148,7 @@ mod tests {
             ignore_eos: Some(true),
             top_logprobs: Some(1),
             echo: Some(false),
+            service_tier: Some("flex".to_owned()),
         }
     }
 

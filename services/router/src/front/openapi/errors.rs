@@ -25,8 +25,11 @@ pub(crate) fn codes(status: u16) -> BTreeSet<&'static str> {
 
 /// The good answer, and the errors with these statuses.
 pub(super) fn responses(content: Value, errors: &[u16]) -> Value {
-    let good =
-        json!({ "description": "The answer", "headers": { "x-request-id": header("RequestId") }, "content": content });
+    let mut headers = json!({ "x-request-id": header("RequestId") });
+    if errors == GENERATING {
+        limits(&mut headers);
+    }
+    let good = json!({ "description": "The answer", "headers": headers, "content": content });
     let mut responses = Map::new();
     responses.insert("200".to_owned(), good);
     for status in errors {
@@ -46,6 +49,9 @@ fn error(status: u16) -> Value {
     let text = match status {
         429 | 503 => {
             headers["retry-after"] = header("RetryAfter");
+            if status == 429 {
+                limits(&mut headers);
+            }
             "Not now; come again"
         }
         499 => "Given up because of its client",
@@ -72,6 +78,15 @@ fn shape(kind: &Value, codes: &BTreeSet<&'static str>) -> Value {
     super::object(json!({ "error": error }), &["error"])
 }
 
+/// What a tenant is told of its limits, if it has some.
+fn limits(headers: &mut Value) {
+    for what in ["requests", "tokens"] {
+        headers[format!("x-ratelimit-limit-{what}")] = header("RateLimit");
+        headers[format!("x-ratelimit-remaining-{what}")] = header("RateLimit");
+        headers[format!("x-ratelimit-reset-{what}")] = header("RateLimitReset");
+    }
+}
+
 fn header(name: &str) -> Value {
     json!({ "$ref": format!("#/components/headers/{name}") })
 }
@@ -82,6 +97,14 @@ pub(super) fn headers() -> Value {
         "RequestId": {
             "description": "The id of the request", "required": true,
             "schema": { "type": "string", "pattern": "^[!-~]{1,256}$" },
+        },
+        "RateLimit": {
+            "description": "So many a minute, or so many now; only if the tenant has such a limit",
+            "schema": { "type": "integer", "minimum": 0 },
+        },
+        "RateLimitReset": {
+            "description": "Until the whole of it is there again",
+            "schema": { "type": "string", "pattern": "^([0-9]+ms|[0-9.]+s|[0-9]+m[0-9]+s)$" },
         },
         "RetryAfter": {
             "description": "Seconds", "required": true, "schema": { "type": "integer", "minimum": 1 },

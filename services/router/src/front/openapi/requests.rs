@@ -78,6 +78,11 @@ fn completion_request(state: &FrontState) -> Value {
 fn common_fields(state: &FrontState) -> Map<String, Value> {
     let limits = &state.limits;
     let names: Vec<&String> = std::iter::once(&state.model.id).chain(&state.model.aliases).collect();
+    let tiers: Vec<Option<&str>> = common::TIERS
+        .iter()
+        .map(|(tier, _)| Some(*tier))
+        .chain([None])
+        .collect();
     let stop = json!({ "type": "string", "minLength": 1, "maxLength": common::LONGEST_STOP });
     fields(json!({
         "model": { "enum": names },
@@ -96,6 +101,10 @@ fn common_fields(state: &FrontState) -> Map<String, Value> {
         "top_p": number(0, 1, "Only the likeliest tokens with this share of probability; 1 if it is not said"),
         "n": integer(1, i64::from(limits.max_n), "Answers to a prompt, each a room of its own"),
         "return_token_ids": flag("Whether the ids of prompt and answer are told"),
+        "service_tier": {
+            "enum": tiers,
+            "description": "How urgent it is while more comes than fits: `priority` before `default` (as `auto`) before `flex`; all get their share",
+        },
     }))
 }
 

@@ -17,7 +17,7 @@ async fn a_failure_before_the_first_token_is_a_real_status() {
             (Reason::TransferStalled, 504, None, None),
             (Reason::NoPrefillWorker, 503, None, Some("1")),
             (Reason::RetryBudgetSpent, 503, Some(2500), Some("3")),
-            (Reason::Overloaded, 429, Some(10), Some("1")),
+            (Reason::Overloaded, 503, Some(10), Some("1")),
             (Reason::DecodeLost, 502, Some(7000), Some("7")),
             (Reason::Aborted, 499, None, None),
         ] {

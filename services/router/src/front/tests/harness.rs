@@ -16,7 +16,7 @@ use tokio::sync::mpsc;
 use tower::ServiceExt;
 
 use crate::front::openapi::errors::codes;
-use crate::front::{FrontState, Limits, Metrics, Model, RequestEnd, Route, routes};
+use crate::front::{FrontState, Limits, Metrics, Model, RateLimits, RequestEnd, Route, routes};
 
 type Script = Box<dyn Fn(&NewRequest) -> Vec<RequestEvent> + Send + Sync>;
 
@@ -31,6 +31,7 @@ pub(super) struct FakeRouter {
     pub(super) log: Log,
     /// The other ends of the streams.
     pub(super) live: Mutex<Vec<mpsc::Sender<RequestEvent>>>,
+    pub(super) rates: Arc<RateLimits>,
     script: Script,
 }
 
@@ -103,6 +104,7 @@ impl FakeRouter {
             ends: Mutex::default(),
             log: Log::default(),
             live: Mutex::default(),
+            rates: Arc::new(RateLimits::new(innkeeper_node::config::Limits::default(), 100)),
             script: Box::new(script),
         }
     }
@@ -166,6 +168,19 @@ pub(super) fn failed(reason: Reason, retry_after: Option<u64>) -> RequestEvent {
     }
 }
 
+/// Refused before there was a room.
+pub(super) fn never_had_a_room(reason: Reason) -> RequestEvent {
+    RequestEvent::Answered {
+        outcome: Outcome::Failed {
+            reason,
+            blame: Blame::Nobody,
+            retry_after: Some(Millis(1000)),
+        },
+        room: None,
+        attempts: Attempt(0),
+    }
+}
+
 /// A healthy router: every answer is `Hello`.
 pub(super) fn healthy() -> Arc<FakeRouter> {
     Arc::new(FakeRouter::new(|_| vec![text("Hel"), text("lo"), eos(), done()]))
@@ -187,6 +202,7 @@ pub(super) fn state(router: &Arc<FakeRouter>) -> FrontState {
         settings: Settings::default(),
         block_tokens: 16,
         on_failure: OnFailureRoutes::default(),
+        rates: Arc::clone(&router.rates),
         keep_alive: Duration::from_secs(5),
         ready: Arc::new(|| true),
         metrics: Arc::clone(router) as Arc<dyn Metrics>,

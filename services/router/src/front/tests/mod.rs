@@ -4,6 +4,7 @@ mod clients;
 mod failures;
 mod harness;
 mod healthy;
+mod limits;
 mod openapi;
 mod oversize;
 mod refusals;

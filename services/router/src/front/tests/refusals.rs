@@ -56,7 +56,9 @@ async fn what_a_chat_may_not_say_is_refused_by_its_name() {
         (json!({"min_tokens": 1}), "min_tokens", "unsupported_parameter"),
         (json!({"store": true}), "store", "unsupported_parameter"),
         (json!({"top_k": 40}), "top_k", "unsupported_parameter"),
-        (json!({"service_tier": "flex"}), "service_tier", "unsupported_parameter"),
+        (json!({"service_tier": "vip"}), "service_tier", "invalid_value"),
+        (json!({"service_tier": 1}), "service_tier", "invalid_type"),
+        (json!({"priority": 1}), "priority", "unsupported_parameter"),
         (
             json!({"kv_transfer_params": {}}),
             "kv_transfer_params",

@@ -1,9 +1,11 @@
 //! Events → effects, one rule at a time, and random orders of everything.
 
 mod bookings;
+mod booking;
 mod breakers;
 mod leases;
 mod members;
+mod overload;
 mod pauses;
 mod placements;
 mod policies;
@@ -12,6 +14,7 @@ mod requests;
 mod rooms;
 
 use super::*;
+use crate::class::Class;
 use crate::evidence::Evidence;
 use crate::ids::{Attempt, Epoch, Role};
 use crate::message::{Counters, FromWorker, PartState, ToWorker};
@@ -212,6 +215,7 @@ fn arrival(key: u64) -> Arrival {
         prompt_tokens: 20,
         blocks: crate::prefix::Blocks::default(),
         max_tokens: 5,
+        class: Class::Normal,
         on_failure: OnFailure::Migrate,
         pair: None,
     }

@@ -46,6 +46,10 @@ enum Act {
         node: u8,
         what: u8,
     },
+    Report {
+        node: u8,
+        free_pages: u32,
+    },
     Pass {
         ms: u64,
         loads: bool,
@@ -67,6 +71,7 @@ fn act() -> impl Strategy<Value = Act> {
             .prop_map(|(which, side, broken)| Act::Stream { which, side, broken }),
         2 => (any::<u8>(), 0u8..8).prop_map(|(which, what)| Act::Lease { which, what }),
         2 => (0u8..4, 0u8..7).prop_map(|(node, what)| Act::Member { node, what }),
+        1 => (0u8..4, 0u32..=100).prop_map(|(node, free_pages)| Act::Report { node, free_pages }),
         3 => (1u64..3000, any::<bool>()).prop_map(|(ms, loads)| Act::Pass { ms, loads }),
         1 => (1000u64..9000).prop_map(|ms| Act::Stop { ms }),
     ]
@@ -100,6 +105,8 @@ impl World {
             request_timeout: Millis(60_000),
             queue_timeout: Millis(10_000),
             max_requests: 12,
+            max_queued: 4,
+            prefill_booking_tokens: 900,
             remembered_rooms: 8,
             max_tombstones: 3,
             tombstones_per_client: 2,
@@ -247,6 +254,10 @@ impl World {
             }
             Act::Lease { which, what } => self.lease(self.room(which), what),
             Act::Member { node, what } => self.member(node, what),
+            Act::Report { node, free_pages } => self.on(Event::Load {
+                incarnation: [P1, P2, D1, D2][usize::from(node)],
+                load: Load { free_pages, ..load(0) },
+            }),
             Act::Pass { ms, loads } => self.pass(ms, loads),
             Act::Stop { ms } => {
                 self.bench.now = self.bench.now + Millis(ms);
@@ -271,6 +282,10 @@ impl World {
         );
         self.on(Event::Arrive(Arrival {
             rid,
+            client: format!("client-{}", key % 2),
+            class: Class::ALL[usize::try_from(key % 3).unwrap()],
+            // Two of the large ones fill a decode worker, one of them its prefill worker.
+            prompt_tokens: if key.is_multiple_of(4) { 800 } else { 20 },
             max_tokens,
             pair,
             ..arrival(key)
@@ -429,7 +444,9 @@ proptest! {
         world.silence(loads);
         prop_assert!(world.requests.values().all(|seen| seen.answers == 1));
         prop_assert_eq!(world.rooms.len(), world.verdicts.len());
-        prop_assert!(world.bench.ledger.members.values().all(|member| member.rooms.is_empty()));
+        let mut members = world.bench.ledger.members.values();
+        prop_assert!(members.all(|member| member.rooms.is_empty() && member.books.booked() == (0, 0)));
+        prop_assert_eq!(world.bench.ledger.queue.len(), 0);
     }
 }
 

@@ -1,0 +1,232 @@
+//! What is booked at workers: rooms are opened where their pages are, bookings end with the parts and never before.
+
+use super::*;
+use crate::request::Stage;
+
+/// A request of so many tokens in all.
+fn asks(key: u64, prompt_tokens: u32, max_tokens: u32) -> Event {
+    Event::Arrive(Arrival {
+        prompt_tokens,
+        max_tokens,
+        ..arrival(key)
+    })
+}
+
+fn booked(bench: &Bench, node: Incarnation) -> (u64, u64) {
+    bench.ledger.members[&node].books.booked()
+}
+
+fn reports(bench: &mut Bench, node: Incarnation, free_pages: u32) -> Vec<Effect> {
+    bench.on(Event::Load {
+        incarnation: node,
+        load: Load { free_pages, ..load(0) },
+    })
+}
+
+#[test]
+fn what_does_not_fit_waits_here_and_follows_when_pages_come_back() {
+    // 100 pages of 16 tokens, and contexts of 1000.
+    let mut bench = Bench::pair();
+    let first = begun(&bench.on(asks(1, 500, 400)));
+    assert_eq!(booked(&bench, D1), (57, 0));
+    assert_eq!(booked(&bench, P1), (32, 500));
+    assert!(!begins(&bench.on(asks(2, 500, 400))), "57 more are not there");
+    assert!(
+        !begins(&bench.on(asks(3, 20, 5))),
+        "who comes later does not overtake it"
+    );
+    assert_eq!(bench.ledger.gauges(bench.now).waiting, [0, 2, 0]);
+    bench.admit(first.room);
+    let effects = bench.fail_part(first.room, Side::Decode, Reason::EngineFailed, false);
+    // The failed one has its next attempt beside those that waited.
+    let spec = effects.iter().find_map(|effect| match effect {
+        Effect::Begin { spec, .. } if spec.request == RequestKey(2) => Some(spec.clone()),
+        _ => None,
+    });
+    assert!(spec.is_some(), "{effects:?}");
+}
+
+#[test]
+fn an_overbooking_lets_rooms_wait_at_the_worker() {
+    for (percent, opens) in [(100, false), (120, true), (0, true)] {
+        let settings = Settings {
+            page_booking_percent: percent,
+            ..Settings::default()
+        };
+        let mut bench = Bench::with(settings, &[P1], &[D1]);
+        begun(&bench.on(asks(1, 500, 400)));
+        assert_eq!(begins(&bench.on(asks(2, 500, 400))), opens, "{percent} percent");
+    }
+}
+
+#[test]
+fn a_booking_ends_with_the_part_and_never_before() {
+    let mut bench = Bench::pair();
+    let spec = bench.started(1);
+    let all = (2, 20);
+    assert_eq!(booked(&bench, P1), all);
+    // Neither time nor reports end it.
+    bench.pass(3000);
+    reports(&mut bench, P1, 100);
+    reports(&mut bench, D1, 100);
+    assert_eq!((booked(&bench, P1), booked(&bench, D1)), (all, (2, 0)));
+    let sealed = Counters {
+        tokens_computed: 20,
+        bytes_sealed: 10,
+        ..Counters::default()
+    };
+    bench.state(spec.room, Side::Prefill, Phase::Transferring, 1, sealed);
+    assert_eq!(booked(&bench, P1), (2, 0), "its prompt is computed, its pages are held");
+    bench.say(spec.room, Side::Decode, FromWorker::Committed);
+    assert_eq!(booked(&bench, P1), (2, 0));
+    bench.say(
+        spec.room,
+        Side::Prefill,
+        FromWorker::Ended {
+            end: PartEnd::HandedOver,
+            evidence: Evidence::default(),
+            relayed: false,
+        },
+    );
+    assert_eq!((booked(&bench, P1), booked(&bench, D1)), ((0, 0), (2, 0)));
+    bench.tokens(spec.room, 0, 5);
+    assert_eq!(booked(&bench, D1), (0, 0));
+}
+
+#[test]
+fn every_end_gives_the_booking_back() {
+    type End = fn(&mut Bench, RoomId);
+    let ends: [End; 6] = [
+        |bench, _| drop(bench.on(Event::ClientGone { request: RequestKey(1) })),
+        |bench, room| drop(bench.on(Event::Evict { room })),
+        |bench, room| drop(bench.on(Event::ActorDied { room })),
+        |bench, _| drop(bench.on(Event::NodeDown { incarnation: D1 })),
+        |bench, _| drop(bench.on(Event::DrainOver)),
+        |bench, _| {
+            bench.loads = false;
+            bench.pass(20_000);
+        },
+    ];
+    for (which, end) in ends.into_iter().enumerate() {
+        let mut bench = Bench::pair();
+        let spec = bench.open(1);
+        end(&mut bench, spec.room);
+        // What had no fault of its own has its next attempt, which is booked for itself.
+        let mut rooms = bench.ledger.rooms.iter();
+        assert!(
+            rooms.all(|(id, room)| *id != spec.room || !room.is_live()),
+            "end {which}"
+        );
+        let live = bench.ledger.rooms.values().filter(|room| room.is_live()).count() as u64;
+        let now = [P1, D1].map(|node| {
+            bench
+                .ledger
+                .members
+                .get(&node)
+                .map_or((0, 0), |member| member.books.booked())
+        });
+        assert_eq!(now, [(2 * live, 20 * live), (2 * live, 0)], "end {which}");
+        bench.on(Event::ClientGone { request: RequestKey(1) });
+        let now = [P1, D1].map(|node| {
+            bench
+                .ledger
+                .members
+                .get(&node)
+                .map_or((0, 0), |member| member.books.booked())
+        });
+        assert_eq!(now, [(0, 0); 2], "end {which}");
+    }
+}
+
+#[test]
+fn what_others_take_of_a_worker_is_not_there() {
+    let mut bench = Bench::pair();
+    // Another router's rooms hold 90 pages.
+    reports(&mut bench, D1, 10);
+    assert!(!begins(&bench.on(asks(1, 200, 40))));
+    assert!(
+        begins(&reports(&mut bench, D1, 20)),
+        "five more are free: 15 are wanted"
+    );
+    // Its own pages are in the next report, and are not counted twice.
+    reports(&mut bench, D1, 5);
+    assert!(!begins(&bench.on(asks(2, 80, 16))), "6 are wanted, 5 are left");
+    assert!(
+        begins(&bench.on(Event::ClientGone { request: RequestKey(1) })),
+        "its own come back at once"
+    );
+    // A report that was on its way still counts them.
+    reports(&mut bench, D1, 4);
+    assert!(begins(&bench.on(asks(3, 80, 16))));
+}
+
+#[test]
+fn prompts_wait_while_prefill_has_enough_to_compute() {
+    let settings = Settings {
+        prefill_booking_tokens: 600,
+        ..Settings::default()
+    };
+    let mut bench = Bench::with(settings, &[P1], &[D1]);
+    let first = begun(&bench.on(asks(1, 900, 4)));
+    assert!(
+        !begins(&bench.on(asks(2, 30, 4))),
+        "one that is larger than the bound has it for itself"
+    );
+    bench.admit(first.room);
+    bench.say(first.room, Side::Prefill, FromWorker::Started(Epoch(1)));
+    let sealed = Counters {
+        tokens_computed: 900,
+        bytes_sealed: 10,
+        ..Counters::default()
+    };
+    let effects = bench.state(first.room, Side::Prefill, Phase::Transferring, 1, sealed);
+    assert!(begins(&effects), "its prompt is computed");
+}
+
+#[test]
+fn one_that_asks_for_much_stops_the_fleet_for_a_progress_ttl_at_most() {
+    let mut bench = Bench::pair();
+    let room = begun(&bench.on(asks(1, 500, 400))).room;
+    bench.admit(room);
+    bench.say(room, Side::Prefill, FromWorker::Started(Epoch(1)));
+    bench.say(room, Side::Decode, FromWorker::Committed);
+    assert!(!begins(&bench.on(asks(2, 700, 200))));
+    assert!(!begins(&bench.on(asks(3, 20, 5))));
+    let ttl = Settings::default().progress_ttl.0;
+    // The running room makes progress meanwhile.
+    let mut began = vec![];
+    for position in 0..30 {
+        bench.tokens(room, position, 1);
+        for effect in bench.pass(250) {
+            if let Effect::Begin { spec, .. } = effect {
+                began.push((spec.request.0, bench.now));
+            }
+        }
+        if !began.is_empty() {
+            break;
+        }
+    }
+    assert_eq!(began.len(), 1, "{began:?}");
+    let (request, at) = began[0];
+    assert_eq!(request, 3, "the small one goes on");
+    assert!(at.since(Moment(1000)).0 <= ttl + 500, "{at:?}");
+    assert_eq!(
+        bench.ledger.requests[&RequestKey(2)].stage,
+        Stage::Waiting,
+        "the large one waits on"
+    );
+    // Set aside it still hears what happens: without workers it has its answer with the next look.
+    bench.on(Event::NodeDown { incarnation: P1 });
+    let told = answers(&bench.pass(300));
+    let none = |(request, outcome): &(RequestKey, Outcome)| {
+        *request == RequestKey(2)
+            && matches!(
+                outcome,
+                Outcome::Failed {
+                    reason: Reason::NoPrefillWorker,
+                    ..
+                }
+            )
+    };
+    assert!(told.iter().any(none), "{told:?}");
+}
