@@ -26,7 +26,7 @@ SHELL := /bin/bash
 help:
 	@echo 'make serve   set up this machine, build, and run a cluster on it (ARGS="--prefill 2 --decode 2")'
 	@echo 'make test    set up this machine, and run formatter, lints and all tests'
-	@echo 'make verify  the deep checks, some two hours: planted bugs, two faults explored, thousands of seeds, fuzzing, soak'
+	@echo 'make verify  the deep checks, some two hours: planted bugs, two faults explored, thousands of seeds, fuzzing, soak, dependencies'
 	@echo 'make fuzz    fuzz what parses bytes from outside (FUZZ_SECONDS=60 for each target)'
 	@echo 'make build   build everything, optimised'
 	@echo 'make lint    formatter and lints alone'
@@ -73,6 +73,7 @@ verify: setup-test
 	INNKEEPER_VERIFY=1 cargo test $(CARGO_FLAGS) --workspace --test layers --test links --test etcd --test messages --test pages --test migration
 	SOAK_SECONDS=$(SOAK_SECONDS) cargo test $(CARGO_FLAGS) --workspace --test soak -- --nocapture
 	$(MAKE) fuzz FUZZ_SECONDS=$(FUZZ_SECONDS)
+	deploy/deny.sh
 
 fuzz: setup-test
 	integration/fuzz/run.sh $(FUZZ_SECONDS)

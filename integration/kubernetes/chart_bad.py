@@ -44,7 +44,9 @@ BAD = {
     "a ratio above one": (with_({"telemetry": {"otlp": {"ratio": 2}}}), "/telemetry/otlp/ratio"),
     "an unknown probe": (with_({"prefill": {"probes": {"protocol": "tcp"}}}), "/prefill/probes/protocol"),
     "a size without a unit that exists": (with_({"recorder": {"sizeLimit": "1 GB"}}), "/recorder/sizeLimit"),
-    "an API key, which the product does not have": (with_({"router": {"apiKeys": {"existingSecret": "k"}}}), "'apiKeys' not allowed"),
+    "API keys of workers, which no client reaches": (with_({"decode": {"apiKeys": {"existingSecret": "k"}}}), "'apiKeys' not allowed"),
+    "keys in the values themselves": (with_({"router": {"apiKeys": {"keys": ["a sha256:00"]}}}), "'keys' not allowed"),
+    "a certificate that the chart decides": (with_({"settings": {"tls-cert": "/tls.crt"}}), "'tls-cert' not allowed"),
 }
 
 

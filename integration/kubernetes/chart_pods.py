@@ -191,6 +191,26 @@ class Pods(Case):
         self.assertNotIn("INNKEEPER_ADMIN_KEY", made.env("decode"))
         self.assertIn('jaeger-url = "https://jaeger.example"', made.toml("router"))
 
+    def test_keys_and_certificates_are_mounted_where_they_are_read(self):
+        self.assertNotIn("api-keys-file", self.takes(TRY).toml("router"))
+        made = self.takes(with_({"router": {"apiKeys": {"existingSecret": "keys"}, "tls": {"existingSecret": "web"}},
+                                 "nodeTls": {"existingSecret": "nodes"}, "test": {"apiKey": {"existingSecret": "probe"}}}))
+        secrets = {"router": {"api-keys": "keys", "tls": "web", "node-tls": "nodes"}, "prefill": {"node-tls": "nodes"}, "decode": {"node-tls": "nodes"}}
+        for role, expected in secrets.items():
+            volumes = made.pod(role)["spec"]["volumes"]
+            self.assertEqual({one["name"]: one["secret"]["secretName"] for one in volumes if "secret" in one}, expected, role)
+            mounts = {one["name"]: one["mountPath"] for one in made.container(role)["volumeMounts"]}
+            files = dict(re.findall(r'^([a-z-]+) = "(/etc/innkeeper/[^"]+)"$', made.toml(role), re.M))
+            for flag, volume in {"api-keys-file": "api-keys", "tls-cert": "tls", "tls-key": "tls", "node-cert": "node-tls", "node-key": "node-tls", "node-ca": "node-tls"}.items():
+                # Whole volumes: a file that is mounted alone is never read again.
+                self.assertEqual(files.get(flag, "/none").rsplit("/", 1)[0], mounts.get(volume, ""), (role, flag))
+            self.assertTrue(all("subPath" not in one for one in made.container(role)["volumeMounts"] if one["name"] in expected))
+            for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
+                http = made.container(role)[probe]["httpGet"]
+                self.assertEqual(http.get("scheme", "HTTP"), "HTTPS" if role == "router" else "HTTP", "the kubelet shows no node's certificate")
+        ports = {port["name"]: port["appProtocol"] for port in made.named("Service", "")["spec"]["ports"]}
+        self.assertEqual(ports, {"http": "https", "grpc": "https"})
+
     def test_traces_with_headers_from_a_secret(self):
         made = self.takes(with_({"telemetry": {"otlp": {"endpoint": "http://otel:4318", "protocol": "http", "ratio": 0.25, "headers": {"existingSecret": "tenant"}}}}))
         self.assertIn('otlp = "http://otel:4318"', made.toml("decode"))

@@ -1,7 +1,9 @@
 use std::time::{Duration, Instant};
 
-use reqwest::header::{HeaderMap, HeaderValue};
+use reqwest::header::{AUTHORIZATION, HeaderMap, HeaderValue};
 use serde_json::{Value, json};
+
+use crate::options::Access;
 
 /// No test waits this long for an answer: a hang becomes a failure with a name.
 const HANG: Duration = Duration::from_secs(120);
@@ -50,7 +52,42 @@ pub fn completion(model: &str, prompt: impl Into<Value>, max_tokens: u32) -> Val
 
 impl Client {
     pub(crate) fn new(base: String) -> Self {
-        let http = reqwest::Client::builder().no_proxy().tcp_nodelay(true).timeout(HANG);
+        Self::with(base, &Access::default())
+    }
+
+    /// A client of the server at `http://address`, that shows nothing.
+    #[must_use]
+    pub fn of(base: &str) -> Self {
+        Self::new(base.to_owned())
+    }
+
+    /// The same, that shows this key.
+    #[must_use]
+    pub fn of_key(base: &str, key: &str) -> Self {
+        let key = Some(key.to_owned());
+        Self::with(base.to_owned(), &Access { key, ca: None })
+    }
+
+    /// The same, that trusts this CA.
+    #[must_use]
+    pub fn of_ca(base: &str, ca: &std::path::Path) -> Self {
+        let ca = Some(ca.to_owned());
+        Self::with(base.to_owned(), &Access { key: None, ca })
+    }
+
+    /// A client of a router that wants to be shown something, or shows something.
+    pub(crate) fn with(base: String, access: &Access) -> Self {
+        let mut http = reqwest::Client::builder().no_proxy().tcp_nodelay(true).timeout(HANG);
+        if let Some(key) = &access.key {
+            let bearer = HeaderValue::from_str(&format!("Bearer {key}"));
+            let bearer = bearer.unwrap_or_else(|error| panic!("a key that is none: {error}"));
+            http = http.default_headers(HeaderMap::from_iter([(AUTHORIZATION, bearer)]));
+        }
+        if let Some(ca) = &access.ca {
+            let pem = std::fs::read(ca).unwrap_or_else(|error| panic!("{}: {error}", ca.display()));
+            let ca = reqwest::Certificate::from_pem(&pem).unwrap_or_else(|error| panic!("no certificate: {error}"));
+            http = http.add_root_certificate(ca);
+        }
         // A connection of its own per request: closing it is how a client leaves, and an idle one is no leak of a node.
         let http = http.pool_max_idle_per_host(0).build();
         let http = http.unwrap_or_else(|error| panic!("no HTTP client: {error}"));
@@ -63,6 +100,14 @@ impl Client {
         Self {
             key: Some(key.to_owned()),
             ..self.clone()
+        }
+    }
+
+    /// The same, of another address.
+    pub(crate) fn at(&self, base: &str) -> Self {
+        Self {
+            base: base.to_owned(),
+            http: self.http.clone(),
         }
     }
 

@@ -65,9 +65,10 @@ impl Cluster {
     ) -> Self {
         let dir = TempDir::new().unwrap_or_else(|error| panic!("no directory for logs: {error}"));
         let processes = launches.iter().map(|launch| Process::start(launch, dir.path()));
+        let scheme = options.access.ca.as_ref().map_or("http", |_| "https");
         Self {
+            client: Client::with(format!("{scheme}://{listen}"), &options.access),
             options,
-            client: Client::new(format!("http://{listen}")),
             processes: processes.collect(),
             etcd,
             net,
@@ -100,7 +101,7 @@ impl Cluster {
             let said = up.is_none_or(|up| {
                 up.stdout()
                     .lines()
-                    .any(|line| line.starts_with("innkeeper is ready: http://"))
+                    .any(|line| line.starts_with("innkeeper is ready: http"))
             });
             let client = client.clone();
             async move {
@@ -141,6 +142,22 @@ impl Cluster {
         self.etcd
             .as_mut()
             .unwrap_or_else(|| panic!("this cluster runs without etcd"))
+    }
+
+    /// The processes that were started, and those that they started.
+    #[must_use]
+    pub fn all_pids(&self) -> Vec<u32> {
+        let each = self
+            .processes
+            .iter()
+            .map(|process| [vec![process.pid()], process.children()].concat());
+        each.collect::<Vec<_>>().concat()
+    }
+
+    /// Where its logs are, and what its nodes record.
+    #[must_use]
+    pub fn dir(&self) -> &std::path::Path {
+        self.dir.path()
     }
 
     /// What `innkeeper up` printed.

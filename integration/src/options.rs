@@ -1,3 +1,4 @@
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// Where a cluster keeps its leases.
@@ -22,6 +23,16 @@ pub struct Options {
     pub(crate) canary_ms: u64,
     pub(crate) flags: Vec<String>,
     pub(crate) env: Vec<(String, String)>,
+    pub(crate) access: Access,
+}
+
+/// What a test shows to its router.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Access {
+    /// Where keys are asked for: one that lets it look at rooms and ask for completions.
+    pub(crate) key: Option<String>,
+    /// The router speaks TLS, with a certificate of this CA.
+    pub(crate) ca: Option<PathBuf>,
 }
 
 impl Options {
@@ -37,6 +48,7 @@ impl Options {
             canary_ms: 0,
             flags: vec![],
             env: vec![],
+            access: Access::default(),
         }
     }
 
@@ -88,6 +100,20 @@ impl Options {
     #[must_use]
     pub fn canaries_ms(mut self, ms: u64) -> Self {
         self.canary_ms = ms;
+        self
+    }
+
+    /// The router asks for keys: the test shows this one.
+    #[must_use]
+    pub fn key(mut self, key: &str) -> Self {
+        self.access.key = Some(key.to_owned());
+        self
+    }
+
+    /// The router speaks TLS, with a certificate of this CA.
+    #[must_use]
+    pub fn ca(mut self, ca: &Path) -> Self {
+        self.access.ca = Some(ca.to_owned());
         self
     }
 

@@ -53,8 +53,11 @@ impl Cluster {
     /// A client command against this cluster.
     pub async fn run(&self, args: &[&str]) -> Output {
         let mut command = tokio::process::Command::from(command(args));
+        let access = &self.options.access;
         let output = command
             .env("INNKEEPER_ROUTER", self.client.base())
+            .envs(access.key.as_ref().map(|key| ("INNKEEPER_API_KEY", key)))
+            .envs(access.ca.as_ref().map(|ca| ("INNKEEPER_CA", ca)))
             .kill_on_drop(true)
             .output();
         match tokio::time::timeout(COMMAND_WITHIN, output).await {
@@ -117,7 +120,11 @@ impl Cluster {
     /// # Errors
     /// It did not answer within two seconds.
     pub async fn ask(&self, http: &str, path: &str) -> Result<Answer, String> {
-        let client = Client::new(format!("http://{http}"));
+        // A router with TLS says so in its address.
+        let client = match http.contains("://") {
+            true => self.client.at(http),
+            false => Client::new(format!("http://{http}")),
+        };
         match tokio::time::timeout(Duration::from_secs(2), client.get(path)).await {
             Ok(Ok(answer)) => Ok(answer),
             Ok(Err(error)) => Err(error.to_string()),

@@ -20,10 +20,11 @@ const SHOWN: [&str; 6] = [
     "a_router_without_records",
 ];
 const AWAY: [&str; 1] = ["the_router_goes_away_and_comes_back"];
-const ONE_ROOM: [&str; 3] = [
+const ONE_ROOM: [&str; 4] = [
     "an_eviction_is_explained_by_one_press",
     "a_live_room_is_followed_to_its_end",
     "only_a_key_evicts",
+    "a_locked_router_is_looked_at_with_its_key",
 ];
 const STRANGERS: [&str; 1] = ["hostile_text_is_text"];
 const MANY: [&str; 1] = ["ten_thousand_rooms"];

@@ -27,6 +27,20 @@ settings of `settings`: the schema refuses them there. */ -}}
 {{- $_ := set $all "etcd-key" (printf "/etc/innkeeper/etcd/%s" $v.etcd.tls.keyKey) -}}
 {{- end -}}
 {{- end -}}
+{{- if $v.nodeTls.existingSecret -}}
+{{- $_ := set $all "node-cert" (printf "/etc/innkeeper/node/%s" $v.nodeTls.certKey) -}}
+{{- $_ := set $all "node-key" (printf "/etc/innkeeper/node/%s" $v.nodeTls.keyKey) -}}
+{{- $_ := set $all "node-ca" (printf "/etc/innkeeper/node/%s" $v.nodeTls.caKey) -}}
+{{- end -}}
+{{- if eq .role "router" -}}
+{{- with $w.apiKeys -}}{{- if .existingSecret -}}
+{{- $_ := set $all "api-keys-file" (printf "/etc/innkeeper/keys/%s" .key) -}}
+{{- end -}}{{- end -}}
+{{- with $w.tls -}}{{- if .existingSecret -}}
+{{- $_ := set $all "tls-cert" (printf "/etc/innkeeper/tls/%s" .certKey) -}}
+{{- $_ := set $all "tls-key" (printf "/etc/innkeeper/tls/%s" .keyKey) -}}
+{{- end -}}{{- end -}}
+{{- end -}}
 {{- range $key, $value := $all }}
 {{ $key }} = {{ $value | toJson }}
 {{- end }}
@@ -36,26 +50,29 @@ settings of `settings`: the schema refuses them there. */ -}}
 {{- if eq .protocol "grpc" -}}
 grpc: {port: 7100, service: {{ .service }}}
 {{- else -}}
-httpGet: {path: {{ ternary "/ready" "/health" (eq .service "readiness") }}, port: http}
+httpGet: {path: {{ ternary "/ready" "/health" (eq .service "readiness") }}, port: http{{ if .tls }}, scheme: HTTPS{{ end }}}
 {{- end -}}
 {{- end -}}
 
 {{- define "innkeeper.probes" -}}
-{{- $p := .workload.probes -}}
+{{- $p := deepCopy .workload.probes -}}
+{{- /* The kubelet shows no certificate of a node. */ -}}
+{{- if .root.Values.nodeTls.existingSecret -}}{{- $_ := set $p "protocol" "http" -}}{{- end -}}
+{{- $tls := and (eq .role "router") (not (empty (.workload.tls | default dict).existingSecret)) -}}
 {{- $ready := "readiness" -}}
 {{- if and (eq .role "router") (not .workload.readinessNeedsWorkers) -}}{{- $ready = "liveness" -}}{{- end -}}
 startupProbe:
-  {{- include "innkeeper.probe" (dict "protocol" $p.protocol "service" "liveness") | nindent 2 }}
+  {{- include "innkeeper.probe" (dict "protocol" $p.protocol "service" "liveness" "tls" $tls) | nindent 2 }}
   periodSeconds: 2
   timeoutSeconds: {{ $p.timeoutSeconds }}
   failureThreshold: {{ div (add (int .workload.startupBudgetSeconds) 1) 2 }}
 readinessProbe:
-  {{- include "innkeeper.probe" (dict "protocol" $p.protocol "service" $ready) | nindent 2 }}
+  {{- include "innkeeper.probe" (dict "protocol" $p.protocol "service" $ready "tls" $tls) | nindent 2 }}
   periodSeconds: {{ $p.periodSeconds }}
   timeoutSeconds: {{ $p.timeoutSeconds }}
   failureThreshold: {{ $p.readinessFailures }}
 livenessProbe:
-  {{- include "innkeeper.probe" (dict "protocol" $p.protocol "service" "liveness") | nindent 2 }}
+  {{- include "innkeeper.probe" (dict "protocol" $p.protocol "service" "liveness" "tls" $tls) | nindent 2 }}
   periodSeconds: {{ $p.periodSeconds }}
   timeoutSeconds: {{ $p.timeoutSeconds }}
   failureThreshold: {{ $p.livenessFailures }}
@@ -118,6 +135,15 @@ livenessProbe:
 {{- if $v.etcd.tls.existingSecret }}
 - {name: etcd-tls, mountPath: /etc/innkeeper/etcd, readOnly: true}
 {{- end }}
+{{- if $v.nodeTls.existingSecret }}
+- {name: node-tls, mountPath: /etc/innkeeper/node, readOnly: true}
+{{- end }}
+{{- if (.workload.apiKeys | default dict).existingSecret }}
+- {name: api-keys, mountPath: /etc/innkeeper/keys, readOnly: true}
+{{- end }}
+{{- if (.workload.tls | default dict).existingSecret }}
+- {name: tls, mountPath: /etc/innkeeper/tls, readOnly: true}
+{{- end }}
 {{- if or $v.model.volume.existingClaim $v.model.volume.source }}
 - name: models
   mountPath: /models
@@ -151,6 +177,18 @@ livenessProbe:
   {{- end }}
 {{- with $v.etcd.tls.existingSecret }}
 - name: etcd-tls
+  secret: {secretName: {{ . }}, defaultMode: 0440}
+{{- end }}
+{{- with $v.nodeTls.existingSecret }}
+- name: node-tls
+  secret: {secretName: {{ . }}, defaultMode: 0440}
+{{- end }}
+{{- with (.workload.apiKeys | default dict).existingSecret }}
+- name: api-keys
+  secret: {secretName: {{ . }}, defaultMode: 0440}
+{{- end }}
+{{- with (.workload.tls | default dict).existingSecret }}
+- name: tls
   secret: {secretName: {{ . }}, defaultMode: 0440}
 {{- end }}
 {{- with $v.model.volume }}

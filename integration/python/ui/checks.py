@@ -27,7 +27,13 @@ from browser import PATIENCE_MS, SIZES, Browser, live, rooms_of_a_day
 from everybody import everything_by_keyboard, no_accessibility_violation, nothing_is_wider_than_the_page
 from fake_router import FakeRouter
 from many import ten_thousand_rooms
-from one_room import a_live_room_is_followed_to_its_end, an_eviction_is_explained_by_one_press, hostile_text_is_text, only_a_key_evicts
+from one_room import (
+    a_live_room_is_followed_to_its_end,
+    a_locked_router_is_looked_at_with_its_key,
+    an_eviction_is_explained_by_one_press,
+    hostile_text_is_text,
+    only_a_key_evicts,
+)
 from shown import (
     a_worker_that_vanishes_is_remembered,
     a_router_without_records,
@@ -113,6 +119,7 @@ CHECKS = [
     an_eviction_is_explained_by_one_press,
     a_live_room_is_followed_to_its_end,
     only_a_key_evicts,
+    a_locked_router_is_looked_at_with_its_key,
     hostile_text_is_text,
     ten_thousand_rooms,
     no_accessibility_violation,

@@ -179,6 +179,8 @@ class FakeRouter:
         self.jaeger, self.key = jaeger, key
         self.evicted, self.asked = [], []
         self.keeps_ended = True
+        # Nobody looks without the key.
+        self.locked = False
         self.port = port
         self.hangs = threading.Event()
         self.server = None
@@ -257,6 +259,8 @@ class _Handler(BaseHTTPRequestHandler):
             self.json({"jaeger_url": fake.jaeger, "version": "0.0.0-fake"})
         elif path.startswith("/ui/"):
             self.file(FILES / path.removeprefix("/ui/"))
+        elif path.startswith("/innkeeper/") and fake.locked and self.headers.get("authorization") != f"Bearer {fake.key}":
+            self.error(401, "invalid_api_key", "no API key was shown")
         elif path == "/innkeeper/v1/nodes":
             self.json(fake.nodes)
         elif path == "/innkeeper/v1/rooms":

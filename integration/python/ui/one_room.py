@@ -111,6 +111,24 @@ def only_a_key_evicts(browser):
             expect(page.get_by_role("button", name="Unlock eviction …")).to_be_visible()
 
 
+def a_locked_router_is_looked_at_with_its_key(browser):
+    with FakeRouter() as router:
+        rooms_of_a_day(router)
+        router.locked = True
+        with browser.page(router) as page:
+            expect(page.locator("#away")).to_contain_text("to those alone who have a key")
+            assert options(page).count() == 0
+            unlock(page, router.key)
+            live(page)
+            expect(page.locator("#away")).to_be_hidden()
+            expect(options(page).first).to_be_visible()
+            page.get_by_role("button", name="Explain room").first.click()
+            expect(page.locator(".waterfall")).to_be_visible()
+            page.keyboard.press("Escape")
+            page.get_by_role("button", name="Lock eviction", exact=True).click()
+            expect(page.locator("#away")).to_contain_text("to those alone who have a key")
+
+
 # === Strangers' text ===
 
 HOSTILE = [

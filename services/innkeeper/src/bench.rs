@@ -10,9 +10,10 @@ use innkeeper_node::faults::Faults;
 use innkeeper_node::model::Model;
 use innkeeper_node::random;
 use innkeeper_room::{Settings, Work};
+use reqwest::Method;
 use serde_json::{Value, json};
 
-use crate::client::http;
+use crate::client::{RouterArgs, http};
 use crate::{loading, up};
 
 #[derive(Debug, clap::Args)]
@@ -139,10 +140,10 @@ async fn router_overhead(settings: &Settings, args: &Args) -> anyhow::Result<()>
 }
 
 async fn ask(addr: &str, body: &Value) -> anyhow::Result<Duration> {
-    let client = http::client(None)?;
+    let client = http::client(&RouterArgs::at(addr), None)?;
     let began = Instant::now();
     let response = client
-        .post(format!("{}/v1/completions", http::base(addr)))
+        .request(Method::POST, addr, "/v1/completions")?
         .json(body)
         .send()
         .await?;

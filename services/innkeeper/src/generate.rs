@@ -10,6 +10,7 @@ use innkeeper_node::config::{EngineArgs, exit_with};
 use innkeeper_node::faults::Faults;
 use innkeeper_node::random;
 use innkeeper_room::{Sampling, Settings, Work};
+use reqwest::Method;
 use serde_json::{Value, json};
 
 use crate::client::{self, RouterArgs, http};
@@ -106,9 +107,9 @@ async fn through_cluster(args: &Args) -> anyhow::Result<()> {
         body["messages"] = json!([{ "role": "user", "content": args.prompt }]);
         "/v1/chat/completions"
     };
-    let url = format!("{}{path}", http::base(&args.router.router));
     // The router has a deadline for the whole request and answers within it.
-    let mut response = http::client(None)?.post(&url).json(&body).send().await?;
+    let asked = http::client(&args.router, None)?.request(Method::POST, &args.router.router, path)?;
+    let mut response = asked.json(&body).send().await?;
     if !response.status().is_success() {
         let answer: Value = response.json().await?;
         anyhow::bail!("{}", client::rooms::cell(&answer["error"]["message"]));
@@ -137,7 +138,7 @@ async fn through_cluster(args: &Args) -> anyhow::Result<()> {
 
 /// The model that the router serves.
 async fn model(args: &Args) -> anyhow::Result<Value> {
-    let client = http::client(Some(http::NODE_DEADLINE))?;
+    let client = http::client(&args.router, Some(http::NODE_DEADLINE))?;
     let models: Value = http::get(&client, &args.router.router, "/v1/models")
         .await
         .context("is a cluster running? Start one with `innkeeper up`, or use --monolithic")?;

@@ -3,6 +3,7 @@
 mod bench;
 mod client;
 mod generate;
+mod key;
 mod loading;
 mod node;
 mod up;
@@ -37,6 +38,9 @@ enum Command {
     Top(client::top::Args),
     /// Look at a running cluster from outside, and say what to fix. Exit status 1: something fails.
     Doctor(Box<client::doctor::Args>),
+    /// Make the API keys that a router asks its clients for.
+    #[command(subcommand)]
+    Key(key::Command),
     /// Measure: data plane, engine, router and the whole path, as ratios in one run.
     Bench(Box<bench::Args>),
     /// Run one node, as `up --etcd` starts it.
@@ -49,6 +53,7 @@ fn main() -> ExitCode {
     let done = match args.command {
         Command::Up(args) => return up::run(&args),
         Command::Node(command) => return node::run(command),
+        Command::Key(command) => return key::run(&command),
         Command::Doctor(args) => return client::doctor::run(&args),
         Command::Generate(args) => generate::run(&args),
         Command::Ps(args) => client::run(client::ps::run(&args)),

@@ -19,6 +19,7 @@ pub mod process;
 pub mod random;
 pub mod recorder;
 pub mod reload;
+pub mod security;
 pub mod signals;
 pub mod store;
 pub mod telemetry;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::extract::{Path, State};
-use axum::http::StatusCode;
+use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::{Json, Router};
@@ -19,7 +19,10 @@ use innkeeper_node::recorder::explain::{Case, Missing, explain};
 use innkeeper_node::recorder::{Record, Recorder, unix_ms};
 use innkeeper_room::ledger::RoomRow;
 use innkeeper_room::{Incarnation, Role, RoomId};
+use tokio::sync::Semaphore;
 
+/// So many rooms are explained at once: each question goes to the room's workers, and of a room that nobody knows to all.
+const AT_ONCE: usize = 8;
 /// A node's time to answer.
 const NODE_DEADLINE: Duration = Duration::from_millis(800);
 
@@ -29,6 +32,7 @@ pub(crate) struct Explains {
     node: Arc<RouterNode>,
     recorder: Recorder,
     client: reqwest::Client,
+    places: Arc<Semaphore>,
 }
 
 /// What a node said.
@@ -52,6 +56,7 @@ impl Explains {
             node,
             recorder,
             client: client.build()?,
+            places: Arc::new(Semaphore::new(AT_ONCE)),
         })
     }
 
@@ -157,6 +162,13 @@ async fn answer(State(explains): State<Explains>, Path(room): Path<String>) -> R
     let room = match room_of(&room) {
         Ok(room) => room,
         Err(refused) => return refused,
+    };
+    let Ok(_place) = explains.places.try_acquire() else {
+        let message = format!("{AT_ONCE} rooms are being explained already; ask again in a second");
+        let mut busy = refusal(StatusCode::SERVICE_UNAVAILABLE, "overloaded", &message);
+        busy.headers_mut()
+            .insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
+        return busy;
     };
     let (records, missing, row) = explains.gather(room).await;
     let case = Case {

@@ -9,7 +9,7 @@ use innkeeper_actors::router::{RouterNode, RouterParts};
 use innkeeper_node::clock::Clock;
 use innkeeper_node::config::{LimitsConfig, NodeConfig};
 use innkeeper_node::grpc::{self, Health};
-use innkeeper_node::host::{Ground, Running, StartError, listen, member};
+use innkeeper_node::host::{CONTROL_CONNECTIONS, Ground, Running, StartError, listen, member};
 use innkeeper_node::http;
 use innkeeper_node::links::TonicLinks;
 use innkeeper_node::metrics::{LEDGER_DEADLINE, NodeMetrics};
@@ -18,6 +18,7 @@ use innkeeper_node::net::CountingListener;
 use innkeeper_node::random;
 use innkeeper_node::recorder::{Me, Recorder};
 use innkeeper_node::reload::Reload;
+use innkeeper_node::security::{Keys, Security};
 use innkeeper_node::tasks::Tasks;
 use innkeeper_node::telemetry::Tracer;
 use innkeeper_node::view::{NodeSelf, NodeState, NodeView};
@@ -68,21 +69,30 @@ pub async fn start_reloading(
     } = ground;
     let limits = config.run.limits.read();
     let (limits, text) = limits.map_err(|error| StartError::Limits(error.to_string()))?;
-    let (http, http_addr) = listen("http", config.http).await?;
-    let (control, control_addr) = listen("control", config.control).await?;
+    let security = Security::open(&config.run.security, Role::Router)?;
+    let (http, http_addr) = listen("http", config.http, config.run.security.http_connections as usize).await?;
+    let http = http
+        .with_tls(security.http.clone())
+        .with_patience(config.run.security.head_timeout);
+    let (control, control_addr) = listen("control", config.control, CONTROL_CONNECTIONS).await?;
+    let control = control.with_tls(security.control.clone());
+    security.warn_of_open_doors(&config, http_addr, control_addr);
     let me = NodeSelf {
         role: Role::Router,
         name: config.name.clone(),
         pid: std::process::id(),
         incarnation,
         state: NodeState::Starting,
-        http: config.advertise(http_addr),
+        http: match security.http {
+            Some(_) => format!("https://{}", config.advertise(http_addr)),
+            None => config.advertise(http_addr),
+        },
         control: config.advertise(control_addr),
         data: String::new(),
         revision: config.run.revision.clone(),
     };
     let links = TonicLinks::new(incarnation, config.settings.clone(), tasks.clone());
-    let links = Arc::new(links.with_faults(Arc::clone(&faults)));
+    let links = Arc::new(links.with_faults(Arc::clone(&faults)).with_tls(security.links.clone()));
     let counted = vec![
         http.connections().clone(),
         control.connections().clone(),
@@ -135,27 +145,30 @@ pub async fn start_reloading(
     }
     metrics.show_recorder(recorder.counts());
     metering.fill(Arc::clone(&metrics));
+    security.follow(&tasks, &metrics).map_err(|_| StartError::Stopping)?;
 
     let stop = CancellationToken::new();
     let rates = Arc::new(RateLimits::new(limits, config.run.limits.max_tenants));
     let watch = watch_limits(config.run.limits.clone(), text, Arc::clone(&rates), stop.clone());
     tasks.spawn("limits", watch).map_err(|_| StartError::Stopping)?;
-    let state = front_state(&node, &model, &config, &view, metering, rates);
+    let state = front_state(&node, &model, &config, (&view, metering), (rates, security.keys));
     let (health, health_service) = grpc::health::<RouterServer<RouterService>>().await;
     let health = health.also(front::grpc::SERVICE);
     let public = front::grpc::routes(state.clone()).map_err(|error| StartError::Contract(error.to_string()))?;
     let explains =
         Explains::new(Arc::clone(&node), recorder.clone()).map_err(|error| StartError::Client(error.to_string()))?;
-    let pages = http::endpoints(Arc::clone(&view) as Arc<dyn NodeView>, metrics)
-        .merge(http::recorded(recorder.clone()))
+    let seen = Arc::clone(&view) as Arc<dyn NodeView>;
+    let looks = http::looks(Arc::clone(&seen), recorder.clone())
         .merge(explains.routes())
+        .merge(nodes::routes(Arc::clone(&node), Arc::clone(&seen)));
+    let pages = http::endpoints(seen, metrics)
+        .merge(front::looks(looks, &state, config.run.admin_key.clone()))
         .merge(evict::routes(Arc::clone(&node), config.run.admin_key.clone()))
         .merge(faults.routes())
         .merge(public)
         .merge(front::grpc::route(health_service.clone()))
         .merge(front::routes(state))
-        .merge(front::ui::routes(config.telemetry.jaeger.as_deref()))
-        .merge(nodes::routes(Arc::clone(&node), Arc::clone(&view) as Arc<dyn NodeView>));
+        .merge(front::ui::routes(config.telemetry.jaeger.as_deref()));
     let grace = config.settings.grace.duration();
     let service = RouterService::new(Arc::clone(&node));
     let routes = Routes::new(RouterServer::new(service)).add_service(health_service);
@@ -205,9 +218,8 @@ fn front_state(
     node: &Arc<RouterNode>,
     model: &Model,
     config: &NodeConfig,
-    view: &Arc<RouterView>,
-    metering: Arc<Metering>,
-    rates: Arc<RateLimits>,
+    (view, metering): (&Arc<RouterView>, Arc<Metering>),
+    (rates, keys): (Arc<RateLimits>, Option<Arc<Keys>>),
 ) -> FrontState {
     let tokenizer = model.tokenizer();
     let view = Arc::clone(view);
@@ -228,6 +240,7 @@ fn front_state(
         block_tokens: model.page_tokens(),
         on_failure: config.run.on_failure,
         rates,
+        keys,
         keep_alive: KEEP_ALIVE,
         ready: Arc::new(move || view.ready()),
         metrics: metering,

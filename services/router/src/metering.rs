@@ -11,7 +11,7 @@ use innkeeper_node::recorder::Recorder;
 use innkeeper_room::ledger::router::{Effect, Event, Outcome, RoomEnd, Side};
 use innkeeper_room::{Evidence, Incarnation, PartEnd, Phase, RequestKey, RoomId, Verdict};
 
-use crate::front::{Metrics, RequestEnd, Route, ServerSpan};
+use crate::front::{Metrics, NoKey, RequestEnd, Route, ServerSpan};
 use crate::spans::RequestSpans;
 
 /// The meter.
@@ -150,6 +150,12 @@ impl Hooks for Metering {
 }
 
 impl Metrics for Metering {
+    fn unauthenticated(&self, why: NoKey) {
+        if let Some(metrics) = self.metrics.get() {
+            metrics.unauthenticated(why.label());
+        }
+    }
+
     fn ended(&self, end: &RequestEnd) {
         tracing::info!(
             route = end.route.label(),

@@ -72,6 +72,10 @@ impl NodeView for RouterView {
         self.counted.iter().map(Connections::count).collect()
     }
 
+    fn refused_connections(&self) -> Vec<(&'static str, u64)> {
+        self.counted.iter().map(Connections::refused).collect()
+    }
+
     fn zombies(&self) -> u64 {
         u64::from(self.node.zombies())
     }

@@ -4,11 +4,12 @@
 use std::time::Duration;
 
 use anyhow::Context;
+use reqwest::Method;
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep, timeout};
 
 use super::RouterArgs;
-use super::http::{NODE_DEADLINE, base, client, get, nodes};
+use super::http::{Client, NODE_DEADLINE, base, client, get, nodes};
 use super::rooms::cell;
 
 /// Between two looks at what is not yet as it should be.
@@ -37,7 +38,7 @@ pub(crate) async fn run(args: &Args) -> anyhow::Result<()> {
     let limit = Duration::from_millis(args.within_ms);
     let until = Instant::now() + limit;
     let router = &args.router.router;
-    let quick = client(Some(NODE_DEADLINE))?;
+    let quick = client(&args.router, Some(NODE_DEADLINE))?;
     retried(until, || async {
         get::<Value>(&quick, router, "/ready")
             .await
@@ -51,7 +52,7 @@ pub(crate) async fn run(args: &Args) -> anyhow::Result<()> {
     println!("completion: {tokens} tokens, through prefill and decode");
 
     // A node that has just gone is still listed for a moment.
-    let count = retried(until, || async { nothing_is_stuck(&quick, router).await }).await?;
+    let count = retried(until, || async { nothing_is_stuck(&quick).await }).await?;
     println!("stuck rooms: none, at {count} nodes");
     Ok(())
 }
@@ -59,16 +60,16 @@ pub(crate) async fn run(args: &Args) -> anyhow::Result<()> {
 /// The tokens of one answer.
 async fn complete(args: &Args) -> anyhow::Result<u64> {
     let router = &args.router.router;
-    let models: Value = get(&client(Some(NODE_DEADLINE))?, router, "/v1/models").await?;
+    let models: Value = get(&client(&args.router, Some(NODE_DEADLINE))?, router, "/v1/models").await?;
     let body = json!({
         "model": models["data"][0]["id"],
         "prompt": args.prompt,
         "max_tokens": args.max_tokens,
         "temperature": 0,
     });
-    let url = format!("{}/v1/completions", base(router));
-    let response = client(None)?.post(&url).json(&body).send().await;
-    let response = response.with_context(|| format!("no answer from {url}"))?;
+    let asked = client(&args.router, None)?.request(Method::POST, router, "/v1/completions")?;
+    let response = asked.json(&body).send().await;
+    let response = response.with_context(|| format!("no answer from {}/v1/completions", base(router)))?;
     let status = response.status();
     let answer: Value = response.json().await.context("the answer is not JSON")?;
     anyhow::ensure!(
@@ -82,12 +83,12 @@ async fn complete(args: &Args) -> anyhow::Result<u64> {
 }
 
 /// How many nodes were asked. One that does not answer may hold anything, so it counts as a failure.
-async fn nothing_is_stuck(client: &reqwest::Client, router: &str) -> anyhow::Result<usize> {
-    let nodes = nodes(client, router).await?;
+async fn nothing_is_stuck(client: &Client) -> anyhow::Result<usize> {
+    let nodes = nodes(client).await?;
     for node in &nodes {
         let who = format!("{} {}", cell(&node["role"]), cell(&node["name"]));
         let addr = cell(&node["http"]);
-        let page = client.get(format!("{}/metrics", base(&addr))).send().await;
+        let page = client.get(&addr, "/metrics")?.send().await;
         let page = page
             .with_context(|| format!("{who} does not answer at {addr}"))?
             .text()

@@ -9,7 +9,7 @@ use innkeeper_node::recorder::{Record, unix_ms};
 use innkeeper_room::{Role, RoomId};
 use serde_json::Value;
 
-use super::http::{EXPLAIN_DEADLINE, NODE_DEADLINE, base, client, found, listed};
+use super::http::{Client, EXPLAIN_DEADLINE, NODE_DEADLINE, base, client, found, listed};
 use super::rooms::cell;
 use super::{RouterArgs, table};
 
@@ -38,7 +38,7 @@ pub(crate) struct Trace {
 }
 
 pub(crate) async fn explain(args: &Explain) -> anyhow::Result<()> {
-    let (explanation, away) = look_up(&args.router.router, args.room).await?;
+    let (explanation, away) = look_up(&args.router, args.room).await?;
     away.iter().for_each(|away| eprintln!("{away}"));
     if args.json {
         println!("{}", serde_json::to_string_pretty(&explanation)?);
@@ -49,7 +49,7 @@ pub(crate) async fn explain(args: &Explain) -> anyhow::Result<()> {
 }
 
 pub(crate) async fn trace(args: &Trace) -> anyhow::Result<()> {
-    let (explanation, away) = look_up(&args.router.router, args.room).await?;
+    let (explanation, away) = look_up(&args.router, args.room).await?;
     away.iter().for_each(|away| eprintln!("{away}"));
     let trace = explanation.trace_id.with_context(|| {
         format!(
@@ -65,10 +65,10 @@ pub(crate) async fn trace(args: &Trace) -> anyhow::Result<()> {
 }
 
 /// The router's explanation; without an answer of it, one from what the nodes that it named last recorded, and that it is one.
-pub(crate) async fn look_up(router: &str, room: RoomId) -> anyhow::Result<(Explanation, Option<String>)> {
-    let asking = client(Some(EXPLAIN_DEADLINE))?;
+pub(crate) async fn look_up(router: &RouterArgs, room: RoomId) -> anyhow::Result<(Explanation, Option<String>)> {
+    let asking = client(router, Some(EXPLAIN_DEADLINE))?;
     let path = format!("/innkeeper/v1/explain/{room}");
-    match found(&asking, router, &path).await {
+    match found(&asking, &router.router, &path).await {
         Ok(Some(explanation)) => return Ok((explanation, None)),
         Ok(None) => anyhow::bail!(
             "no node has a record of a room {room}: it never existed, it ended too long ago, or it ended well and its nodes \
@@ -76,8 +76,9 @@ pub(crate) async fn look_up(router: &str, room: RoomId) -> anyhow::Result<(Expla
         ),
         Err(_) => {}
     }
-    let listed = listed(&client(Some(NODE_DEADLINE))?, router).await?;
-    let (records, missing) = gather(&listed.nodes, room).await?;
+    let client = client(router, Some(NODE_DEADLINE))?;
+    let listed = listed(&client).await?;
+    let (records, missing) = gather(&client, &listed.nodes, room).await;
     let case = Case {
         room,
         records: &records,
@@ -91,8 +92,7 @@ pub(crate) async fn look_up(router: &str, room: RoomId) -> anyhow::Result<(Expla
 }
 
 /// What each node recorded, and who says nothing.
-async fn gather(nodes: &[Value], room: RoomId) -> anyhow::Result<(Vec<Record>, Vec<Missing>)> {
-    let client = client(Some(NODE_DEADLINE))?;
+async fn gather(client: &Client, nodes: &[Value], room: RoomId) -> (Vec<Record>, Vec<Missing>) {
     let path = format!("/innkeeper/v1/record/{room}");
     let questions = nodes.iter().map(|node| {
         let (client, path) = (client.clone(), path.clone());
@@ -120,7 +120,7 @@ async fn gather(nodes: &[Value], room: RoomId) -> anyhow::Result<(Vec<Record>, V
         })
     };
     missing.retain(of_room);
-    Ok((records, missing))
+    (records, missing)
 }
 
 fn silent(node: &Value, error: &anyhow::Error) -> Option<Missing> {
@@ -133,13 +133,13 @@ fn silent(node: &Value, error: &anyhow::Error) -> Option<Missing> {
 }
 
 /// Rooms that are over, newest first: those of the router; without it what its workers recorded, once for each room.
-pub(crate) async fn ended(router: &str, limit: u32) -> anyhow::Result<Vec<Value>> {
-    let client = client(Some(NODE_DEADLINE))?;
+pub(crate) async fn ended(router: &RouterArgs, limit: u32) -> anyhow::Result<Vec<Value>> {
+    let client = client(router, Some(NODE_DEADLINE))?;
     let path = format!("/innkeeper/v1/ended?limit={limit}");
-    match found(&client, router, &path).await {
+    match found(&client, &router.router, &path).await {
         Ok(rows) => Ok(rows.unwrap_or_default()),
         Err(_) => {
-            let nodes = listed(&client, router).await?.nodes;
+            let nodes = listed(&client).await?.nodes;
             let questions = nodes.iter().map(|node| {
                 let (client, addr, path) = (client.clone(), cell(&node["http"]), path.clone());
                 async move { found::<Vec<Value>>(&client, &addr, &path).await.ok().flatten() }

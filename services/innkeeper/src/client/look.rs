@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
+use super::RouterArgs;
 use super::http::{Listed, NODE_DEADLINE, client, get, listed};
 use super::rooms::cell;
 
@@ -31,9 +32,9 @@ pub(crate) struct Look {
 ///
 /// # Errors
 /// The router does not answer, and never named its nodes before.
-pub(crate) async fn look(router: &str) -> anyhow::Result<Look> {
-    let client = client(Some(NODE_DEADLINE))?;
-    let Listed { nodes, away } = listed(&client, router).await?;
+pub(crate) async fn look(router: &RouterArgs) -> anyhow::Result<Look> {
+    let client = client(router, Some(NODE_DEADLINE))?;
+    let Listed { nodes, away } = listed(&client).await?;
     let questions = nodes.iter().map(|node| {
         let (client, addr) = (client.clone(), cell(&node["http"]));
         async move { get::<Vec<Value>>(&client, &addr, "/innkeeper/v1/rooms").await }

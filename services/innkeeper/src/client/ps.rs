@@ -13,8 +13,8 @@ pub(crate) struct Args {
 }
 
 pub(crate) async fn run(args: &Args) -> anyhow::Result<()> {
-    let client = client(Some(NODE_DEADLINE))?;
-    let nodes = nodes(&client, &args.router.router).await?;
+    let client = client(&args.router, Some(NODE_DEADLINE))?;
+    let nodes = nodes(&client).await?;
     if args.json {
         println!("{}", serde_json::to_string_pretty(&nodes)?);
         return Ok(());

@@ -79,7 +79,7 @@ pub(crate) struct Listing {
 impl Listing {
     /// One look.
     async fn take(args: &Ls) -> anyhow::Result<Self> {
-        let router = &args.router.router;
+        let router = &args.router;
         if args.ended {
             return Ok(Self {
                 rows: explain::ended(router, ENDED_ROWS).await?,
@@ -162,7 +162,7 @@ async fn ls(args: &Ls) -> anyhow::Result<()> {
 
 async fn show(args: &Show) -> anyhow::Result<()> {
     let id = args.room.to_string();
-    let look = look(&args.router.router).await?;
+    let look = look(&args.router).await?;
     look.away
         .iter()
         .chain(&look.silent)

@@ -43,7 +43,7 @@ async fn live(plan: Plan, model: Arc<Model>) -> anyhow::Result<()> {
     }
     let addr = running.last().map(|router| router.me.http.clone()).unwrap_or_default();
     let ready = async {
-        http::wait_ready(&addr, plan.prefill, plan.decode, READY_WITHIN).await?;
+        http::wait_ready(&plan.reach(&addr), plan.prefill, plan.decode, READY_WITHIN).await?;
         ready_line(&plan, &addr, model.name(), "this process");
         std::future::pending::<anyhow::Result<()>>().await
     };
@@ -78,11 +78,11 @@ pub(crate) async fn bench_cluster(
     let plan = Plan::smallest(settings.clone(), engine.clone())?;
     let store: Arc<dyn Store> = Arc::new(MemoryStore::new(MemoryConfig::default()));
     let mut running = vec![];
-    for config in plan.nodes {
-        running.push(start(config, model, &store).await?);
+    for config in &plan.nodes {
+        running.push(start(config.clone(), model, &store).await?);
     }
     let addr = running.last().map(|router| router.me.http.clone()).unwrap_or_default();
-    http::wait_ready(&addr, plan.prefill, plan.decode, READY_WITHIN).await?;
+    http::wait_ready(&plan.reach(&addr), plan.prefill, plan.decode, READY_WITHIN).await?;
     Ok(BenchCluster { addr, running })
 }
 

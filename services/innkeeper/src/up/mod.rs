@@ -9,10 +9,14 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use innkeeper_node::config::{
-    ConfigError, EngineArgs, EngineConfig, NodeConfig, RecorderArgs, RunArgs, SettingsArgs, StoreArgs, TelemetryArgs,
-    check_faults, exit_with,
+    ConfigError, EngineArgs, EngineConfig, NodeConfig, RecorderArgs, RunArgs, Secret, SecurityConfig, SettingsArgs,
+    StoreArgs, TelemetryArgs, check_faults, exit_with,
 };
+use innkeeper_node::security::{KeyError, key_line, new_key};
 use innkeeper_room::{Role, Settings};
+
+use crate::client::RouterArgs;
+use crate::client::http::base;
 
 /// Most workers of one role on one machine.
 const MOST_WORKERS: u32 = 64;
@@ -49,6 +53,8 @@ struct Plan {
     listen: SocketAddr,
     prefill: u32,
     decode: u32,
+    /// With which this process looks at its own cluster, if clients must show a key.
+    key: Option<Secret>,
 }
 
 pub(crate) fn run(args: &Args) -> ExitCode {
@@ -68,6 +74,29 @@ pub(crate) fn run(args: &Args) -> ExitCode {
 }
 
 impl Plan {
+    /// Where the router will listen, before it does.
+    fn addr(&self) -> String {
+        match self.security() {
+            Some(security) if security.tls.is_some() => format!("https://{}", self.listen),
+            Some(_) | None => self.listen.to_string(),
+        }
+    }
+
+    /// How this process reaches the router.
+    fn reach(&self, addr: &str) -> RouterArgs {
+        let tls = self.security().and_then(|security| security.tls.as_ref());
+        RouterArgs {
+            api_key: self.key.clone(),
+            admin_key: self.nodes.last().and_then(|router| router.run.admin_key.clone()),
+            pinned: tls.map(|files| files.certificate.clone()),
+            ..RouterArgs::at(addr)
+        }
+    }
+
+    fn security(&self) -> Option<&SecurityConfig> {
+        self.nodes.last().map(|router| &router.run.security)
+    }
+
     /// One worker of each role, on free ports, for measuring.
     fn smallest(settings: Settings, engine: EngineConfig) -> Result<Self, ConfigError> {
         let quiet = TelemetryArgs {
@@ -99,7 +128,8 @@ impl Plan {
 impl Args {
     fn plan(&self) -> Result<Plan, ConfigError> {
         let settings = self.settings.resolve()?;
-        let (engine, run) = (self.engine.resolve()?, self.run.resolve());
+        let (engine, mut run) = (self.engine.resolve()?, self.run.resolve()?);
+        let key = own_key(&mut run.security)?;
         check_faults(&run.faults, &engine)?;
         let store = self.store.resolve()?;
         let telemetry = self.telemetry.resolve()?;
@@ -132,8 +162,26 @@ impl Args {
             listen: self.listen,
             prefill: self.prefill,
             decode: self.decode,
+            key,
         })
     }
+}
+
+/// Where clients must show a key, this process has one too, for as long as it lives.
+fn own_key(security: &mut SecurityConfig) -> Result<Option<Secret>, ConfigError> {
+    if !security.wants_keys() {
+        return Ok(None);
+    }
+    let made = || {
+        let key = new_key()?;
+        Ok((key_line("innkeeper-up", &key)?, key))
+    };
+    let (line, key) = made().map_err(|error: KeyError| ConfigError::Missing {
+        name: "api-keys",
+        why: error.to_string(),
+    })?;
+    security.api_keys.push(line);
+    Ok(key.parse().ok())
 }
 
 /// Workers talk on loopback, whatever the router's own address is.
@@ -148,7 +196,9 @@ fn any_port(listen: SocketAddr) -> SocketAddr {
 /// The one line that says that requests may come.
 fn ready_line(plan: &Plan, addr: &str, model: &str, leases: &str) {
     println!(
-        "innkeeper is ready: http://{addr} (model {model}, {} prefill, {} decode, leases in {leases})",
-        plan.prefill, plan.decode
+        "innkeeper is ready: {} (model {model}, {} prefill, {} decode, leases in {leases})",
+        base(addr),
+        plan.prefill,
+        plan.decode
     );
 }

@@ -43,9 +43,9 @@ async fn live(plan: Plan, model: String) -> anyhow::Result<()> {
         .map(|node| keep(node, &plan.engine, stop.clone(), signals.force.clone()));
     let keepers = futures::future::try_join_all(keepers);
     tokio::pin!(keepers);
-    let addr = plan.listen.to_string();
+    let addr = plan.addr();
     let ready = async {
-        http::wait_ready(&addr, plan.prefill, plan.decode, READY_WITHIN).await?;
+        http::wait_ready(&plan.reach(&addr), plan.prefill, plan.decode, READY_WITHIN).await?;
         ready_line(&plan, &addr, &model, "etcd");
         std::future::pending::<anyhow::Result<()>>().await
     };

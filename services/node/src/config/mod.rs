@@ -11,6 +11,7 @@
 //! store      how the lease store is reached
 //! telemetry  logs and spans
 //! recorder   where rooms that are over are kept
+//! security   API keys, certificates, limits of connections
 //! engine     which engine, and how large
 //! limits     what each tenant may ask of a router
 //! failure    what becomes of a stream whose room is lost
@@ -23,6 +24,7 @@ mod faults;
 mod limits;
 mod node;
 mod recorder;
+mod security;
 mod settings;
 mod source;
 mod store;
@@ -38,6 +40,7 @@ pub use faults::{Fault, MessageAct, MessageFault, NoFault, Way, Wish, check_faul
 pub use limits::{Limit, Limits, LimitsArgs, LimitsConfig};
 pub use node::{IdentityArgs, NodeArgs, NodeConfig, RunArgs, RunConfig};
 pub use recorder::{RecorderArgs, RecorderConfig};
+pub use security::{CertificateFiles, SecurityArgs, SecurityConfig};
 pub use settings::SettingsArgs;
 pub use source::{parse_from, parse_or_exit};
 pub use store::{Secret, StoreArgs, StoreConfig};

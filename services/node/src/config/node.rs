@@ -8,8 +8,8 @@ use innkeeper_room::ledger::router::{Policies, Policy};
 use innkeeper_room::{Role, Settings};
 
 use super::{
-    ConfigError, LimitsArgs, LimitsConfig, OnFailureRoutes, RecorderArgs, RecorderConfig, Secret, SettingsArgs,
-    StoreArgs, StoreConfig, TelemetryArgs, TelemetryConfig, Wish, flag, wrong,
+    ConfigError, LimitsArgs, LimitsConfig, OnFailureRoutes, RecorderArgs, RecorderConfig, Secret, SecurityArgs,
+    SecurityConfig, SettingsArgs, StoreArgs, StoreConfig, TelemetryArgs, TelemetryConfig, Wish, flag, wrong,
 };
 
 /// Everything a router or a worker takes, apart from its engine.
@@ -86,6 +86,9 @@ pub struct RunArgs {
     /// Tenants' limits.
     #[command(flatten)]
     pub limits: LimitsArgs,
+    /// API keys, certificates, limits of connections.
+    #[command(flatten)]
+    pub security: SecurityArgs,
     /// The flight recorder.
     #[command(flatten)]
     pub recorder: RecorderArgs,
@@ -134,6 +137,8 @@ pub struct RunConfig {
     pub admin_key: Option<Secret>,
     /// What each tenant may ask of a router.
     pub limits: LimitsConfig,
+    /// API keys, certificates, limits of connections.
+    pub security: SecurityConfig,
     /// The flight recorder.
     pub recorder: RecorderConfig,
     /// Faults that a test wants; none in production.
@@ -162,7 +167,7 @@ impl NodeArgs {
             control: identity.control.unwrap_or(any),
             data: identity.data.unwrap_or(any),
             advertise_host: identity.advertise_host.clone(),
-            run: self.run.resolve(),
+            run: self.run.resolve()?,
             store: self.store.resolve()?,
             telemetry: self.telemetry.resolve()?,
             settings: self.settings.resolve()?,
@@ -229,9 +234,11 @@ impl NodeConfig {
 
 impl RunArgs {
     /// How the process runs.
-    #[must_use]
-    pub fn resolve(&self) -> RunConfig {
-        RunConfig {
+    ///
+    /// # Errors
+    /// [`ConfigError`] names the setting and what would be right.
+    pub fn resolve(&self) -> Result<RunConfig, ConfigError> {
+        Ok(RunConfig {
             revision: self
                 .revision
                 .clone()
@@ -245,21 +252,23 @@ impl RunArgs {
             // An empty variable is none.
             admin_key: self.admin_key.clone().filter(|key| !key.reveal().is_empty()),
             limits: self.limits.resolve(),
+            security: self.security.resolve()?,
             recorder: self.recorder.resolve(),
             faults: self.test_faults.clone(),
-        }
+        })
     }
 }
 
 impl RunConfig {
-    /// The variable that gives the key of operators: arguments show in process lists.
+    /// The variables that give the key of operators and the lines of API keys: arguments show in process lists.
     #[must_use]
     pub fn to_env(&self) -> Vec<(&'static str, String)> {
         let key = self.admin_key.iter().map(|key| key.reveal().to_owned());
-        key.map(|key| ("INNKEEPER_ADMIN_KEY", key)).collect()
+        let key = key.map(|key| ("INNKEEPER_ADMIN_KEY", key));
+        key.chain(self.security.to_env()).collect()
     }
 
-    /// The arguments that give this, apart from the key of operators.
+    /// The arguments that give this, apart from keys.
     #[must_use]
     pub fn to_args(&self) -> Vec<String> {
         let mut args = vec![
@@ -270,6 +279,7 @@ impl RunConfig {
             flag("decode-policy", self.policies.decode),
         ];
         args.extend(self.limits.to_args());
+        args.extend(self.security.to_args());
         args.extend(self.recorder.to_args());
         args.extend(self.faults.iter().map(|wish| flag("test-faults", wish)));
         args

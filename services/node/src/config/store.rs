@@ -151,7 +151,7 @@ impl fmt::Debug for StoreConfig {
     }
 }
 
-fn both(one: (&'static str, bool), other: (&'static str, bool)) -> Result<(), ConfigError> {
+pub(super) fn both(one: (&'static str, bool), other: (&'static str, bool)) -> Result<(), ConfigError> {
     let (given, name) = match (one, other) {
         ((given, true), (name, false)) | ((name, false), (given, true)) => (given, name),
         ((_, true), (_, true)) | ((_, false), (_, false)) => return Ok(()),

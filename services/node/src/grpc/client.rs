@@ -1,12 +1,14 @@
 //! Calling other nodes.
 
+use std::sync::Arc;
+
 use hyper_util::rt::TokioIo;
 use innkeeper_room::Settings;
-use tokio::net::TcpStream;
 use tonic::transport::{Channel, Endpoint, Uri};
 
 use super::{CONNECTION_WINDOW, STREAM_WINDOW};
-use crate::net::{Connections, Counted};
+use crate::net::{Connection, Connections, connect};
+use crate::security::ClientTls;
 
 /// An address at which nothing can be called.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -20,10 +22,16 @@ pub struct ChannelError {
 
 /// A channel to a node's control plane at `host:port`. Connects at the first call, and anew at the first call after its
 /// connection broke. Pings go on while nothing is called: a stopped peer is seen within interval + timeout.
+/// With `tls` both ends show each other certificates of nodes.
 ///
 /// # Errors
 /// [`ChannelError`] if the address is none.
-pub fn channel(addr: &str, settings: &Settings, connections: &Connections) -> Result<Channel, ChannelError> {
+pub fn channel(
+    addr: &str,
+    settings: &Settings,
+    connections: &Connections,
+    tls: Option<Arc<ClientTls>>,
+) -> Result<Channel, ChannelError> {
     let fail = |why: String| ChannelError {
         addr: addr.to_owned(),
         why,
@@ -33,7 +41,7 @@ pub fn channel(addr: &str, settings: &Settings, connections: &Connections) -> Re
         return Err(fail("no port, or more than host and port".to_owned()));
     }
     let connections = connections.clone();
-    let connect = move |uri: Uri| connect(uri, connections.clone());
+    let connect = move |uri: Uri| connected(uri, connections.clone(), tls.clone());
     Ok(endpoint
         .connect_timeout(settings.connect_timeout.duration())
         .http2_keep_alive_interval(settings.ping_interval.duration())
@@ -44,10 +52,12 @@ pub fn channel(addr: &str, settings: &Settings, connections: &Connections) -> Re
         .connect_with_connector_lazy(tower::service_fn(connect)))
 }
 
-async fn connect(uri: Uri, connections: Connections) -> std::io::Result<TokioIo<Counted>> {
+async fn connected(
+    uri: Uri,
+    connections: Connections,
+    tls: Option<Arc<ClientTls>>,
+) -> std::io::Result<TokioIo<Connection>> {
     let addr = uri.authority().map(ToString::to_string).unwrap_or_default();
-    // Bounded by the channel's connect timeout.
-    let stream = TcpStream::connect(&addr).await?;
-    stream.set_nodelay(true)?;
-    connections.admit(stream).map(TokioIo::new)
+    // Bounded by the channel's connect timeout, the handshake included.
+    connect(&addr, &connections, tls.as_deref()).await.map(TokioIo::new)
 }

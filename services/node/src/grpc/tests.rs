@@ -34,7 +34,7 @@ async fn health_follows_the_node_and_the_server_ends_within_its_limit() {
     tasks.spawn_watching("grpc_server", serving).unwrap();
 
     let called = Connections::new("control_out", 8);
-    let mut client = HealthClient::new(channel(&addr, &settings, &called).unwrap());
+    let mut client = HealthClient::new(channel(&addr, &settings, &called, None).unwrap());
     let mut ask = async |service: &str| {
         let request = HealthCheckRequest {
             service: service.to_owned(),
@@ -56,7 +56,7 @@ async fn health_follows_the_node_and_the_server_ends_within_its_limit() {
     assert_eq!((served.count().1, called.count().1), (1, 1));
 
     // A watch never ends by itself: only the limit ends it.
-    let mut watching = HealthClient::new(channel(&addr, &settings, &called).unwrap());
+    let mut watching = HealthClient::new(channel(&addr, &settings, &called, None).unwrap());
     let mut watch = watching
         .watch(HealthCheckRequest { service: String::new() })
         .await
@@ -82,7 +82,7 @@ fn an_address_that_is_none_is_refused() {
     for wrong in ["", "host", "host:port", "a b:1", "host:1/path"] {
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         let _inside = runtime.enter();
-        let error = channel(wrong, &settings, &connections).unwrap_err();
+        let error = channel(wrong, &settings, &connections, None).unwrap_err();
         assert!(error.to_string().contains("host:port"), "{error}");
     }
 }

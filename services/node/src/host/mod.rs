@@ -26,11 +26,12 @@ use crate::faults::Faults;
 use crate::net::{Connections, CountingListener};
 use crate::random::RandomError;
 use crate::recorder::Recorder;
+use crate::security::SecurityError;
 use crate::telemetry::{TelemetryError, Tracer};
 use crate::view::NodeSelf;
 
-/// Most connections to an HTTP or control address at once: more are closed at once, and counted.
-const MAX_CONNECTIONS: usize = 4096;
+/// Most connections to a control address at once: more are closed at once, and counted.
+pub const CONTROL_CONNECTIONS: usize = 4096;
 
 /// A running node.
 pub struct Running {
@@ -80,6 +81,9 @@ pub enum StartError {
     /// No HTTP client could be made.
     #[error("no HTTP client can be made ({0}); this program is broken, or the system is out of resources")]
     Client(String),
+    /// Keys or certificates cannot be used.
+    #[error(transparent)]
+    Security(#[from] SecurityError),
     /// What was built into the program is broken.
     #[error("the contract of the gRPC API cannot be read ({0}); build the program anew")]
     Contract(String),
@@ -165,13 +169,17 @@ impl Ground {
     }
 }
 
-/// Binds an address whose connections are counted.
+/// Binds an address whose connections are counted, and at most so many.
 ///
 /// # Errors
 /// [`StartError::Listen`] names the address.
-pub async fn listen(what: &'static str, addr: SocketAddr) -> Result<(CountingListener, SocketAddr), StartError> {
+pub async fn listen(
+    what: &'static str,
+    addr: SocketAddr,
+    most: usize,
+) -> Result<(CountingListener, SocketAddr), StartError> {
     let failed = |source| StartError::Listen { what, addr, source };
-    let listener = CountingListener::bind(addr, Connections::new(what, MAX_CONNECTIONS))
+    let listener = CountingListener::bind(addr, Connections::new(what, most))
         .await
         .map_err(failed)?;
     let bound = listener.addr().map_err(failed)?;

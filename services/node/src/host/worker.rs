@@ -18,7 +18,7 @@ use tonic::service::Routes;
 
 use super::hooks::WorkerHooks;
 use super::spans::PartSpans;
-use super::{Ground, Running, StartError, listen, load_log, member};
+use super::{CONTROL_CONNECTIONS, Ground, Running, StartError, listen, load_log, member};
 use crate::clock::Clock;
 use crate::config::NodeConfig;
 use crate::grpc::{self, Health};
@@ -26,6 +26,7 @@ use crate::http;
 use crate::metrics::{LEDGER_DEADLINE, NodeMetrics};
 use crate::net::Connections;
 use crate::recorder::{Me, Recorder};
+use crate::security::Security;
 use crate::tasks::Tasks;
 use crate::telemetry::Tracer;
 use crate::view::{EngineCounts, NodeSelf, NodeState, NodeView, PageSize};
@@ -76,8 +77,12 @@ pub async fn start_worker<K: WorkerKind + Sync + 'static>(
     wiring: WorkerWiring,
 ) -> Result<Running, StartError> {
     let config = wiring.ground.config.clone();
-    let (http, http_addr) = listen("http", config.http).await?;
-    let (control, control_addr) = listen("control", config.control).await?;
+    let security = Security::open(&config.run.security, K::ROLE)?;
+    let (http, http_addr) = listen("http", config.http, config.run.security.http_connections as usize).await?;
+    let http = http.with_patience(config.run.security.head_timeout);
+    let (control, control_addr) = listen("control", config.control, CONTROL_CONNECTIONS).await?;
+    let control = control.with_tls(security.control.clone());
+    security.warn_of_open_doors(&config, http_addr, control_addr);
     let data = kind.open_data(&config).await?;
     let me = NodeSelf {
         role: K::ROLE,
@@ -124,8 +129,11 @@ pub async fn start_worker<K: WorkerKind + Sync + 'static>(
     hooks.fill(Arc::clone(&metrics));
 
     let stop = CancellationToken::new();
-    let endpoints =
-        http::endpoints(Arc::clone(&view) as Arc<dyn NodeView>, metrics).merge(http::recorded(recorder.clone()));
+    security
+        .follow(&wiring.tasks, &metrics)
+        .map_err(|_| StartError::Stopping)?;
+    let seen = Arc::clone(&view) as Arc<dyn NodeView>;
+    let endpoints = http::endpoints(Arc::clone(&seen), metrics).merge(http::looks(seen, recorder.clone()));
     let endpoints = endpoints.merge(wiring.ground.faults.routes());
     let grace = config.settings.grace.duration();
     let (health, health_service) = grpc::health::<WorkerServer<WorkerService<WorkerNode<K::Craft>>>>().await;
@@ -261,6 +269,11 @@ impl<C: Craft> NodeView for View<C> {
         counted
             .chain(data.map(|(kind, count)| (kind, Stats::get(count))))
             .collect()
+    }
+
+    fn refused_connections(&self) -> Vec<(&'static str, u64)> {
+        let data = ("data_in", Stats::get(&self.stats.refused_connections));
+        self.counted.iter().map(Connections::refused).chain([data]).collect()
     }
 
     fn zombies(&self) -> u64 {

@@ -7,6 +7,8 @@
 //! /innkeeper/v1/node    who it is: one row of `ps --json`, and its version and time (unix, milliseconds)
 //! /innkeeper/v1/rooms   its rooms: the rows of `rooms ls --json`; 503 if the ledger does not answer
 //! ```
+//!
+//! A connection owes its first bytes, its TLS handshake, and the head of each HTTP/1 request within the listener's patience.
 
 mod recorded;
 #[cfg(test)]
@@ -32,12 +34,13 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tower::ServiceExt;
 
-pub use recorded::{recorded, refusal, room_of};
+use recorded::recorded;
+pub use recorded::{refusal, room_of};
 
 use crate::grpc::finish_within;
 use crate::metrics::{self, Form, LEDGER_DEADLINE, NodeMetrics};
-use crate::net::CountingListener;
-use crate::recorder::unix_ms;
+use crate::net::{CountingListener, Hasty};
+use crate::recorder::{Recorder, unix_ms};
 use crate::view::{NodeState, NodeView};
 
 /// HTTP/2: between two pings, and for the answer to one.
@@ -54,19 +57,26 @@ struct Node {
     metrics: Arc<NodeMetrics>,
 }
 
-/// The endpoints of a node, to which those of its recorder ([`recorded`]) and its own are added (`Router::merge`).
+/// What machines ask of a node, and everybody may: its metrics and its health.
 pub fn endpoints(view: Arc<dyn NodeView>, metrics: Arc<NodeMetrics>) -> Router {
     Router::new()
         .route("/metrics", get(scrape))
         .route("/health", get(health))
         .route("/ready", get(ready))
-        .route("/innkeeper/v1/node", get(node))
-        .route("/innkeeper/v1/rooms", get(rooms))
         .with_state(Node { view, metrics })
 }
 
+/// What people ask of a node: who it is, its rooms, and what its recorder kept.
+pub fn looks(view: Arc<dyn NodeView>, recorder: Recorder) -> Router {
+    Router::new()
+        .route("/innkeeper/v1/node", get(node))
+        .route("/innkeeper/v1/rooms", get(rooms))
+        .with_state(view)
+        .merge(recorded(recorder))
+}
+
 /// Serves `router` until `stop`; then no connection is accepted, and what runs may finish within `limit`, after which
-/// all connections are broken. HTTP/1 and HTTP/2 (without TLS) alike: the first bytes of a connection tell.
+/// all connections are broken. HTTP/1 and HTTP/2 alike: the first bytes of a connection tell.
 pub async fn serve(listener: CountingListener, router: Router, stop: CancellationToken, limit: Duration) {
     let connections = listener.connections().clone();
     let serving = serve_all(listener, router, stop.clone());
@@ -75,7 +85,8 @@ pub async fn serve(listener: CountingListener, router: Router, stop: Cancellatio
 }
 
 async fn serve_all(mut listener: CountingListener, router: Router, stop: CancellationToken) {
-    let builder = connections();
+    let patience = listener.patience();
+    let builder = connections(patience);
     let graceful = GracefulShutdown::new();
     // Owned here: they end with this future at the latest.
     let mut serving = JoinSet::new();
@@ -90,7 +101,8 @@ async fn serve_all(mut listener: CountingListener, router: Router, stop: Cancell
             request
         };
         let service = TowerToHyperService::new(router.clone().map_request(from));
-        let connection = builder.serve_connection(TokioIo::new(connection), service);
+        let connection = TokioIo::new(Hasty::new(connection, patience));
+        let connection = builder.serve_connection(connection, service);
         let connection = graceful.watch(connection.into_owned());
         serving.spawn(async move {
             if let Err(error) = connection.await {
@@ -104,9 +116,11 @@ async fn serve_all(mut listener: CountingListener, router: Router, stop: Cancell
     graceful.shutdown().await;
 }
 
-/// How connections are served. HTTP/1 keeps the library's defaults; HTTP/2 carries many requests of one client at once.
-fn connections() -> Builder<TokioExecutor> {
+/// How connections are served. HTTP/2 carries many requests of one client at once.
+fn connections(patience: Duration) -> Builder<TokioExecutor> {
     let mut builder = Builder::new(TokioExecutor::new());
+    // From the connection's first bytes, or the answer before, to the end of a request's head.
+    builder.http1().timer(TokioTimer::new()).header_read_timeout(patience);
     builder
         .http2()
         .timer(TokioTimer::new())
@@ -168,16 +182,16 @@ async fn ready(State(node): State<Node>) -> Response {
     (status, Json(json!({ "ready": ready, "state": own.state }))).into_response()
 }
 
-async fn node(State(node): State<Node>) -> Response {
-    let mut own = json!(node.view.node());
+async fn node(State(view): State<Arc<dyn NodeView>>) -> Response {
+    let mut own = json!(view.node());
     // What an operator compares between nodes: the program, and the clock.
     own["version"] = json!(env!("CARGO_PKG_VERSION"));
     own["time_ms"] = json!(unix_ms());
     Json(own).into_response()
 }
 
-async fn rooms(State(node): State<Node>) -> Response {
-    match tokio::time::timeout(LEDGER_DEADLINE, node.view.rooms()).await {
+async fn rooms(State(view): State<Arc<dyn NodeView>>) -> Response {
+    match tokio::time::timeout(LEDGER_DEADLINE, view.rooms()).await {
         Ok(Some(rooms)) => Json(rooms).into_response(),
         Ok(None) | Err(_) => {
             let body = json!({ "error": { "code": "internal_error", "message": "the node's ledger does not answer" } });

@@ -27,8 +27,8 @@ impl Served {
             tokio::time::sleep(Duration::from_secs(3600)).await;
             "late"
         });
-        let router = endpoints(view, metrics)
-            .merge(recorded(recorder()))
+        let router = endpoints(Arc::clone(&view), metrics)
+            .merge(looks(view, recorder()))
             .merge(Router::new().route("/slow", slow));
         let listener = CountingListener::bind(([127, 0, 0, 1], 0).into(), Connections::new("http", 16))
             .await

@@ -27,6 +27,7 @@ use tonic::transport::Channel;
 use crate::faults::Faults;
 use crate::grpc::{ChannelError, channel};
 use crate::net::Connections;
+use crate::security::ClientTls;
 use crate::tasks::Tasks;
 
 /// Most connections to workers at once. Far more workers than one router serves; a bound against a wild member list.
@@ -41,6 +42,7 @@ pub struct TonicLinks {
     connections: Connections,
     stop: CancellationToken,
     faults: Arc<Faults>,
+    tls: Option<Arc<ClientTls>>,
     workers: Mutex<HashMap<Incarnation, Worker>>,
 }
 
@@ -66,6 +68,7 @@ impl TonicLinks {
             connections,
             stop,
             faults: Faults::none(),
+            tls: None,
             workers: Mutex::default(),
         }
     }
@@ -74,6 +77,13 @@ impl TonicLinks {
     #[must_use]
     pub fn with_faults(mut self, faults: Arc<Faults>) -> Self {
         self.faults = faults;
+        self
+    }
+
+    /// The same over TLS between nodes, if there is one.
+    #[must_use]
+    pub fn with_tls(mut self, tls: Option<Arc<ClientTls>>) -> Self {
+        self.tls = tls;
         self
     }
 
@@ -87,7 +97,7 @@ impl TonicLinks {
         let mut workers = self.workers.lock().unwrap_or_else(PoisonError::into_inner);
         let fresh = || Worker {
             control: target.control.clone(),
-            channel: channel(&target.control, &self.settings, &self.connections),
+            channel: channel(&target.control, &self.settings, &self.connections, self.tls.clone()),
             stop: self.stop.child_token(),
         };
         match workers.entry(target.incarnation) {

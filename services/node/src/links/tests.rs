@@ -292,7 +292,7 @@ async fn a_stream_that_breaks_the_rules_is_refused() {
     let settings = fast();
     let mut served = Served::start(&settings, any_port()).await;
     let connections = Connections::new("test", 4);
-    let mut client = WorkerClient::new(channel(&served.addr.to_string(), &settings, &connections).unwrap());
+    let mut client = WorkerClient::new(channel(&served.addr.to_string(), &settings, &connections, None).unwrap());
     let first = ToWorker::Live.to_wire();
     let mut answers = client.room(tokio_stream::iter([first])).await.unwrap().into_inner();
     assert_eq!(

@@ -13,7 +13,10 @@ pub(super) struct Counted {
     pub(super) ended: Family<EndedLabels, Counter>,
     pub(super) phases: Family<PhaseLabels, Histogram>,
     pub(super) degraded: Gauge,
+    pub(super) reloads: Family<ReloadLabels, Counter>,
+    pub(super) reload_failing: Family<FilesLabels, Gauge>,
     // Router.
+    pub(super) unauthenticated: Family<WhyLabels, Counter>,
     pub(super) requests: Family<OutcomeLabels, Counter>,
     pub(super) canaries: Family<OutcomeLabels, Counter>,
     pub(super) evictions: Family<EvictionLabels, Counter>,
@@ -55,6 +58,22 @@ pub(super) struct OutcomeLabels {
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub(super) struct LimitLabels {
     pub(super) limit: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub(super) struct ReloadLabels {
+    pub(super) files: &'static str,
+    pub(super) outcome: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub(super) struct FilesLabels {
+    pub(super) files: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub(super) struct WhyLabels {
+    pub(super) why: &'static str,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -113,6 +132,9 @@ impl Counted {
             ended: Family::default(),
             phases: Family::new_with_constructor(minutes as fn() -> Histogram),
             degraded: Gauge::default(),
+            reloads: Family::default(),
+            reload_failing: Family::default(),
+            unauthenticated: Family::default(),
             requests: Family::default(),
             canaries: Family::default(),
             evictions: Family::default(),
@@ -166,10 +188,16 @@ impl Counted {
             "1 while the lease store is away: rooms run unleased",
             &self.degraded,
         );
+        let help = "Files of keys or certificates that changed, by which and by whether they could be used";
+        add(own, "reloads", help, &self.reloads);
+        let help = "1 while files of keys or certificates cannot be used and what was read before still counts";
+        add(own, "reload_failing", help, &self.reload_failing);
     }
 
     fn register_router(&self, own: &mut Registry) {
         add(own, "requests", "Requests answered, by outcome", &self.requests);
+        let help = "Requests that were refused because they showed no key (missing) or none that counts (wrong)";
+        add(own, "unauthenticated", help, &self.unauthenticated);
         let help = "Canaries answered, by outcome: the router's own requests, which are in no other count of it";
         add(own, "canaries", help, &self.canaries);
         let help =

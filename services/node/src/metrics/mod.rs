@@ -31,7 +31,7 @@ use prometheus_client::registry::Registry;
 use crate::recorder::RecorderCounts;
 use crate::telemetry::SpanCounts;
 use crate::view::NodeView;
-use counted::{Counted, EndedLabels, LimitLabels, OutcomeLabels};
+use counted::{Counted, EndedLabels, FilesLabels, LimitLabels, OutcomeLabels, ReloadLabels, WhyLabels};
 use snapshot::Snapshot;
 
 /// What a scrape is answered with, unless OpenMetrics is asked for: the plain text format, which every tool reads.
@@ -150,6 +150,27 @@ impl NodeMetrics {
     /// Whether the lease store is away.
     pub fn degraded(&self, away: bool) {
         self.counted.degraded.set(i64::from(away));
+    }
+
+    /// These files are followed, and can be used so far. Only fixed words: each is a series.
+    pub fn reload_works(&self, files: &'static str) {
+        self.counted.reload_failing.get_or_create(&FilesLabels { files }).set(0);
+    }
+
+    /// These files changed, and could be used or not.
+    pub fn reloaded(&self, files: &'static str, works: bool) {
+        let outcome = if works { "ok" } else { "failed" };
+        self.counted
+            .reloads
+            .get_or_create(&ReloadLabels { files, outcome })
+            .inc();
+        let failing = self.counted.reload_failing.get_or_create(&FilesLabels { files });
+        failing.set(i64::from(!works));
+    }
+
+    /// A request showed no key that counts. Only fixed words: each is a series.
+    pub fn unauthenticated(&self, why: &'static str) {
+        self.counted.unauthenticated.get_or_create(&WhyLabels { why }).inc();
     }
 
     /// The text of a scrape, within [`LEDGER_DEADLINE`] and a little.

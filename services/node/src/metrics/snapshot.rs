@@ -22,6 +22,7 @@ pub(super) struct Snapshot {
     pub(super) gauges: Option<Gauges>,
     tasks: Vec<(&'static str, u64)>,
     connections: Vec<(&'static str, u64)>,
+    refused: Vec<(&'static str, u64)>,
     zombies: u64,
     engine: Option<EngineCounts>,
     pub(super) page: Option<PageSize>,
@@ -41,6 +42,7 @@ impl Snapshot {
             gauges,
             tasks: view.tasks(),
             connections: view.connections(),
+            refused: view.refused_connections(),
             zombies: view.zombies(),
             engine: view.engine(),
             page: view.page(),
@@ -189,6 +191,8 @@ impl Snapshot {
             "Open connections by kind",
             of("kind", self.connections.iter().copied()),
         )?;
+        let help = "Connections that found no place or came to no TLS handshake, by kind";
+        page.counts("connections_refused", help, "kind", &self.refused)?;
         page.gauge("zombies", "Actors that did not stop when killed", self.zombies)?;
         if let Some(spans) = self.spans {
             let help = "Spans that ended, by what became of them: exported, or lost to a full queue or a collector that took none";

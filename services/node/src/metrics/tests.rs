@@ -135,6 +135,9 @@ async fn exported(role: Role) -> BTreeSet<String> {
     metrics.request(Outcome::Done);
     metrics.rate_limited("requests", 1);
     metrics.canary(Outcome::Done);
+    metrics.reload_works("tls");
+    metrics.reloaded("tls", true);
+    metrics.unauthenticated("wrong");
     let room = RoomId::from_random(1);
     metrics.part_opened(room);
     metrics.part_says(room, &ended(Reason::DecodeLost));

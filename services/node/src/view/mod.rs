@@ -95,6 +95,11 @@ pub trait NodeView: Send + Sync + 'static {
     /// Open connections by kind.
     fn connections(&self) -> Vec<(&'static str, u64)>;
 
+    /// Connections that found no place, or came to no TLS handshake, by kind, since the start.
+    fn refused_connections(&self) -> Vec<(&'static str, u64)> {
+        vec![]
+    }
+
     /// Actors that did not stop when killed.
     fn zombies(&self) -> u64 {
         0

@@ -7,6 +7,7 @@ use innkeeper_room::ledger::router::Outcome;
 use innkeeper_room::{Attempt, Blame, Millis, Reason, RoomId};
 use serde::Serialize;
 
+use super::auth::NoKey;
 use super::limits::RateLimited;
 
 /// What a client is told instead of an answer.
@@ -46,6 +47,12 @@ pub enum ApiError {
         /// What there is.
         served: String,
     },
+    /// No API key was shown, or none that counts. The key itself is never said.
+    #[error("{}", match .0 {
+        NoKey::Missing => "no API key was shown; send it as the header `Authorization: Bearer KEY`",
+        NoKey::Wrong => "the API key that was shown does not count here; check it for typing errors, or ask the operator for one",
+    })]
+    NoKey(NoKey),
     /// No such path.
     #[error("there is no `{method} {path}`; see /v1/chat/completions, /v1/completions, /v1/models and /abort_request")]
     UnknownPath {
@@ -200,6 +207,7 @@ impl ApiError {
         ("decimal_below_min_value", 400),
         ("decimal_above_max_value", 400),
         ("context_length_exceeded", 400),
+        ("invalid_api_key", 401),
         ("model_not_found", 404),
         ("unknown_path", 404),
         ("method_not_allowed", 405),
@@ -226,6 +234,7 @@ impl ApiError {
     pub fn status(&self) -> StatusCode {
         match self {
             Self::Invalid { .. } | Self::ContextLength { .. } => StatusCode::BAD_REQUEST,
+            Self::NoKey(_) => StatusCode::UNAUTHORIZED,
             Self::ModelNotFound { .. } | Self::UnknownPath { .. } => StatusCode::NOT_FOUND,
             Self::WrongMethod { .. } => StatusCode::METHOD_NOT_ALLOWED,
             Self::BodyTooLarge { .. } => StatusCode::PAYLOAD_TOO_LARGE,
@@ -246,6 +255,7 @@ impl ApiError {
         match self {
             Self::Invalid { code, .. } => code,
             Self::ContextLength { .. } => "context_length_exceeded",
+            Self::NoKey(_) => "invalid_api_key",
             Self::ModelNotFound { .. } => "model_not_found",
             Self::UnknownPath { .. } => "unknown_path",
             Self::WrongMethod { .. } => "method_not_allowed",
@@ -349,6 +359,10 @@ impl IntoResponse for ApiError {
         let mut response = (self.status(), Json(self.body())).into_response();
         if let Self::RateLimited(limited) = &self {
             limited.told.write(response.headers_mut());
+        }
+        if let Self::NoKey(_) = self {
+            let challenge = HeaderValue::from_static(r#"Bearer realm="innkeeper""#);
+            response.headers_mut().insert(header::WWW_AUTHENTICATE, challenge);
         }
         if let Some(seconds) = self.retry_after() {
             response

@@ -61,6 +61,7 @@ thread_local! {
         block_tokens: 16,
         on_failure: OnFailureRoutes::default(),
         rates: Arc::new(RateLimits::new(innkeeper_node::config::Limits::default(), 1)),
+        keys: None,
         keep_alive: Duration::from_secs(5),
         ready: Arc::new(|| true),
         metrics: Arc::new(NoMetrics),

@@ -14,6 +14,7 @@ use innkeeper_room::ledger::router::AbortAnswer;
 
 use super::answer::{Finish, Piece, Renderer};
 use super::api::{AbortRequest, Aborted, ChatRequest, Common, CompletionRequest, Fields, ModelCard, ModelList};
+use super::auth::{self, Tenant};
 use super::bounds;
 use super::error::{ApiError, RoomFailure};
 use super::feed::Times;
@@ -32,18 +33,21 @@ const ENCODE_INLINE: usize = 16 << 10;
 /// All routes of the front door, with answers of their own for unknown paths and wrong methods. Serve them with
 /// `into_make_service_with_connect_info::<SocketAddr>()`, so that clients without an API key are told apart by address.
 pub fn routes(state: FrontState) -> Router {
-    Router::new()
+    let state = Arc::new(state);
+    let for_clients = Router::new()
         .route("/v1/chat/completions", post(chat))
         .route("/v1/completions", post(completions))
         .route("/v1/models", get(models))
         .route("/v1/models/{*id}", get(model))
         .route("/abort_request", post(abort))
+        .route_layer(middleware::from_fn_with_state(Arc::clone(&state), auth::client));
+    for_clients
         .route("/openapi.json", get(document))
         .fallback(unknown_path)
         .method_not_allowed_fallback(wrong_method)
         .layer(middleware::from_fn(bounds::keep))
         .layer(middleware::from_fn(request_id::attach))
-        .with_state(Arc::new(state))
+        .with_state(state)
 }
 
 /// `GET /ready`, for a node server that has none of its own: 200 while at least one pair serves, else 503.
@@ -324,7 +328,7 @@ pub(super) async fn read_body(state: &FrontState, body: Body) -> Result<Bytes, A
 
 /// Who sent a request.
 pub(super) fn caller(request: &Request, id: RequestId) -> Caller {
-    /// Keys are never kept, only told apart; the hash is of this process alone.
+    /// Without keys of our own those of others are never kept, only told apart; the hash is of this process alone.
     static KEYS: LazyLock<RandomState> = LazyLock::new(RandomState::new);
     let key = request
         .headers()
@@ -336,7 +340,8 @@ pub(super) fn caller(request: &Request, id: RequestId) -> Caller {
             .get::<ConnectInfo<SocketAddr>>()
             .map(|info| info.0.ip().to_string())
     };
-    let client = key.or_else(address).unwrap_or_else(|| "unknown".to_owned());
+    let tenant = request.extensions().get::<Tenant>().map(|tenant| tenant.0.to_string());
+    let client = tenant.or(key).or_else(address).unwrap_or_else(|| "unknown".to_owned());
     Caller {
         rid: id.0,
         client,

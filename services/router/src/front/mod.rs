@@ -12,6 +12,7 @@
 //! openapi    the HTTP API as a document
 //! ui         the page for people at /ui
 //! limits     what a tenant may ask for in a minute
+//! auth       who may ask: API keys
 //! bounds     how large a request's head and body may be
 //! request_id the client's `x-request-id`, on every answer
 //! error      every refusal and failure, in OpenAI's shape
@@ -28,6 +29,7 @@
 
 mod answer;
 mod api;
+mod auth;
 mod bounds;
 mod error;
 mod feed;
@@ -48,6 +50,7 @@ pub mod ui;
 #[cfg(test)]
 mod tests;
 
+pub use auth::{NoKey, looks};
 pub use error::{ApiError, RoomFailure};
 pub use handlers::{ready_routes, routes};
 pub use limits::{RateLimited, RateLimits, Which};

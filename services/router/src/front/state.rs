@@ -6,8 +6,10 @@ use std::time::Duration;
 use innkeeper_actors::ports::RouterPort;
 use innkeeper_engine::text::Tokenizer;
 use innkeeper_node::config::OnFailureRoutes;
+use innkeeper_node::security::Keys;
 use innkeeper_room::Settings;
 
+use super::auth::NoKey;
 use super::limits::RateLimits;
 
 /// Everything the front door needs. Cheap to clone.
@@ -29,6 +31,8 @@ pub struct FrontState {
     pub on_failure: OnFailureRoutes,
     /// What each tenant may ask for in a minute.
     pub rates: Arc<RateLimits>,
+    /// Clients must show one of these; `None`: everybody may ask.
+    pub keys: Option<Arc<Keys>>,
     /// How often a silent stream is looked at: a comment is sent only if tokens came since the last look.
     pub keep_alive: Duration,
     /// Whether at least one prefill and one decode worker serve.
@@ -146,6 +150,8 @@ pub trait Metrics: Send + Sync + 'static {
     fn next_tokens(&self, route: Route, gap: Duration, tokens: usize);
     /// A tenant's limit refused a request, by its label; so many tenants are remembered.
     fn rate_limited(&self, _which: &'static str, _tenants: usize) {}
+    /// A request was refused because of its key, or for want of one.
+    fn unauthenticated(&self, _why: NoKey) {}
     /// A request reached its route, under this id, for this model, with the trace context that its caller sent: its span,
     /// if there are spans.
     fn span(&self, _route: Route, _rid: &str, _model: &str, _caller: Option<&str>) -> Option<Arc<dyn ServerSpan>> {

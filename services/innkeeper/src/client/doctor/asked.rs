@@ -7,8 +7,9 @@ use serde_json::Value;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
+use super::super::RouterArgs;
 use super::super::explain::ended;
-use super::super::http::{NODE_DEADLINE, base, client, get, listed};
+use super::super::http::{Client, NODE_DEADLINE, base, client, get, listed};
 use super::super::remembered;
 use super::super::rooms::cell;
 
@@ -149,9 +150,9 @@ impl Metrics {
 }
 
 /// Asks them all.
-pub(super) async fn ask(router: &str) -> anyhow::Result<Cluster> {
-    let client = client(Some(NODE_DEADLINE))?;
-    let (rows, away) = match listed(&client, router).await {
+pub(super) async fn ask(router: &RouterArgs) -> anyhow::Result<Cluster> {
+    let client = client(router, Some(NODE_DEADLINE))?;
+    let (rows, away) = match listed(&client).await {
         Ok(listed) => (listed.nodes, listed.away),
         Err(error) => (vec![], Some(format!("{error:#}"))),
     };
@@ -162,11 +163,11 @@ pub(super) async fn ask(router: &str) -> anyhow::Result<Cluster> {
         }
     };
     let nodes = futures::future::join_all(rows.into_iter().map(|row| node(&client, row)));
-    let missed = remembered::gone(router).into_iter();
+    let missed = remembered::gone(&router.router).into_iter();
     let gone = futures::future::join_all(missed.map(|(row, since_ms)| gone(&client, row, since_ms)));
     let (nodes, gone, ended) = tokio::join!(nodes, gone, over);
     Ok(Cluster {
-        router: base(router),
+        router: base(&router.router),
         away,
         nodes,
         gone,
@@ -175,7 +176,7 @@ pub(super) async fn ask(router: &str) -> anyhow::Result<Cluster> {
     })
 }
 
-async fn node(client: &reqwest::Client, row: Value) -> Node {
+async fn node(client: &Client, row: Value) -> Node {
     let http = cell(&row["http"]);
     let data = row["data"].as_str().filter(|addr| !addr.is_empty());
     let port = async {
@@ -194,7 +195,7 @@ async fn node(client: &reqwest::Client, row: Value) -> Node {
     }
 }
 
-async fn gone(client: &reqwest::Client, row: Value, since_ms: u64) -> Gone {
+async fn gone(client: &Client, row: Value, since_ms: u64) -> Gone {
     let http = cell(&row["http"]);
     let now = match said(client, &http).await {
         Ok(said) if said.body["incarnation"] == row["incarnation"] => Pulse::Answers,
@@ -205,7 +206,7 @@ async fn gone(client: &reqwest::Client, row: Value, since_ms: u64) -> Gone {
     Gone { row, since_ms, now }
 }
 
-async fn said(client: &reqwest::Client, http: &str) -> Result<Said, Silent> {
+async fn said(client: &Client, http: &str) -> Result<Said, Silent> {
     let asked_ms = unix_ms();
     let began = Instant::now();
     let body: Value = get(client, http, "/innkeeper/v1/node")
@@ -219,7 +220,7 @@ async fn said(client: &reqwest::Client, http: &str) -> Result<Said, Silent> {
     })
 }
 
-async fn metrics(client: &reqwest::Client, http: &str) -> Result<Metrics, String> {
+async fn metrics(client: &Client, http: &str) -> Result<Metrics, String> {
     let first = scrape(client, http).await?;
     if !super::checks::PASSING
         .iter()
@@ -231,11 +232,10 @@ async fn metrics(client: &reqwest::Client, http: &str) -> Result<Metrics, String
     scrape(client, http).await
 }
 
-async fn scrape(client: &reqwest::Client, http: &str) -> Result<Metrics, String> {
+async fn scrape(client: &Client, http: &str) -> Result<Metrics, String> {
     let asked = async {
-        let url = format!("{}/metrics", base(http));
-        let answer = client.get(url).send().await?.error_for_status()?;
-        answer.text().await
+        let answer = client.get(http, "/metrics")?.send().await?.error_for_status()?;
+        anyhow::Ok(answer.text().await?)
     };
     asked
         .await

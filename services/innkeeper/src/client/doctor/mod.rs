@@ -71,8 +71,8 @@ pub(crate) fn run(args: &Args) -> ExitCode {
 }
 
 async fn examine(args: &Args, config: &StoreConfig) -> anyhow::Result<Report> {
-    let router = &args.router.router;
-    let mut report = Report::new(base(router));
+    let router = &args.router;
+    let mut report = Report::new(base(&router.router));
     let cluster = asked::ask(router).await?;
     checks::router(&cluster, &mut report);
     checks::nodes(&cluster, &mut report);

@@ -106,9 +106,9 @@ enum Told {
 }
 
 async fn live(args: &Args, screen: &mut Screen, signals: &mut Signals) -> anyhow::Result<()> {
-    let router = args.router.router.clone();
+    let router = args.router.clone();
     let began = Instant::now();
-    let mut app = App::new(super::http::base(&router));
+    let mut app = App::new(super::http::base(&router.router));
     let mut keys = EventStream::new();
     // Ages go on between two looks.
     let mut ticks = interval(Duration::from_millis(args.every_ms));
@@ -155,12 +155,12 @@ fn pressed(app: &mut App, event: Option<std::io::Result<Event>>) -> anyhow::Resu
     }
 }
 
-async fn looked(router: String) -> Told {
+async fn looked(router: RouterArgs) -> Told {
     Told::Looked(snapshot(&router).await)
 }
 
 /// One look at everything.
-async fn snapshot(router: &str) -> anyhow::Result<Snapshot> {
+async fn snapshot(router: &RouterArgs) -> anyhow::Result<Snapshot> {
     let (look, ended) = tokio::join!(look(router), ended(router, ENDED_ROWS));
     let look = look?;
     let rooms = merged(&look.seen);
@@ -174,7 +174,7 @@ async fn snapshot(router: &str) -> anyhow::Result<Snapshot> {
     })
 }
 
-async fn explained(router: String, room: RoomId) -> Told {
+async fn explained(router: RouterArgs, room: RoomId) -> Told {
     let explanation = look_up(&router, room).await;
     let text = explanation.map(|(of, away)| {
         let away = away.map(|away| format!("{away}\n\n")).unwrap_or_default();

@@ -31,6 +31,7 @@ pub(crate) use status::refuse;
 use status::status;
 
 use super::api::{self, Fields};
+use super::auth;
 use super::bounds;
 use super::error::{ApiError, RoomFailure};
 use super::feed::Times;
@@ -62,7 +63,9 @@ pub fn routes(state: FrontState) -> Result<Router, tonic_reflection::server::Err
     };
     let inference = Router::new()
         .route_service(&path::<InferenceServer<Service>>(), service)
-        .layer(middleware::from_fn_with_state(state, prepare));
+        .layer(middleware::from_fn_with_state(Arc::clone(&state), prepare))
+        // Before anything of the message is read.
+        .layer(middleware::from_fn_with_state(state, auth::client));
     Ok(inference
         .merge(route(reflection().build_v1()?))
         // What tools of today still ask for.

@@ -47,6 +47,7 @@ fn code(error: &ApiError) -> Code {
         return Code::Unimplemented;
     }
     match error.status().as_u16() {
+        401 => Code::Unauthenticated,
         404 => Code::NotFound,
         408 | 504 => Code::DeadlineExceeded,
         429 => Code::ResourceExhausted,

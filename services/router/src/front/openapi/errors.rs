@@ -8,13 +8,15 @@ use serde_json::{Map, Value, json};
 use crate::front::error::ApiError;
 
 /// What any request may be answered.
-pub(super) const READING: &[u16] = &[400, 405, 414, 431];
+pub(super) const OPEN: &[u16] = &[400, 405, 414, 431];
+/// The same where a key may be wanted.
+pub(super) const READING: &[u16] = &[400, 401, 405, 414, 431];
 /// The same for one of several things.
-pub(super) const READING_ONE: &[u16] = &[400, 404, 405, 414, 431];
+pub(super) const READING_ONE: &[u16] = &[400, 401, 404, 405, 414, 431];
 /// What an abort may be answered.
-pub(super) const ABORTING: &[u16] = &[400, 405, 408, 413, 414, 429, 431, 503];
+pub(super) const ABORTING: &[u16] = &[400, 401, 405, 408, 413, 414, 429, 431, 503];
 /// What a request for tokens may be answered: everything.
-pub(super) const GENERATING: &[u16] = &[400, 404, 405, 408, 413, 414, 429, 431, 499, 500, 502, 503, 504];
+pub(super) const GENERATING: &[u16] = &[400, 401, 404, 405, 408, 413, 414, 429, 431, 499, 500, 502, 503, 504];
 
 /// The codes that come with a status.
 pub(crate) fn codes(status: u16) -> BTreeSet<&'static str> {
@@ -53,6 +55,10 @@ fn error(status: u16) -> Value {
                 limits(&mut headers);
             }
             "Not now; come again"
+        }
+        401 => {
+            headers["www-authenticate"] = header("Challenge");
+            "No API key was shown that counts here"
         }
         499 => "Given up because of its client",
         500.. => "It failed; `error.code` says why, and the message names the room, the attempts and whom to look at",
@@ -105,6 +111,9 @@ pub(super) fn headers() -> Value {
         "RateLimitReset": {
             "description": "Until the whole of it is there again",
             "schema": { "type": "string", "pattern": "^([0-9]+ms|[0-9.]+s|[0-9]+m[0-9]+s)$" },
+        },
+        "Challenge": {
+            "description": "How a key is to be shown", "required": true, "schema": { "type": "string", "pattern": "^Bearer " },
         },
         "RetryAfter": {
             "description": "Seconds", "required": true, "schema": { "type": "integer", "minimum": 1 },

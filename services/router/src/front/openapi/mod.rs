@@ -32,7 +32,12 @@ pub(crate) fn document(state: &FrontState) -> Value {
             "schemas": schemas,
             "headers": errors::headers(),
             "parameters": parameters(),
+            "securitySchemes": { "ApiKey": {
+                "type": "http", "scheme": "bearer",
+                "description": "One of the API keys that the operator gave out; a router without any asks for none.",
+            } },
         },
+        "security": [{ "ApiKey": [] }, {}],
     })
 }
 
@@ -69,8 +74,9 @@ fn paths() -> Value {
         } },
         "/openapi.json": { "get": {
             "summary": "This document",
+            "security": [],
             "parameters": common_parameters(&[]),
-            "responses": errors::responses(json!({ "application/json": { "schema": { "type": "object" } } }), errors::READING),
+            "responses": errors::responses(json!({ "application/json": { "schema": { "type": "object" } } }), errors::OPEN),
         } },
     })
 }

@@ -203,6 +203,7 @@ pub(super) fn state(router: &Arc<FakeRouter>) -> FrontState {
         block_tokens: 16,
         on_failure: OnFailureRoutes::default(),
         rates: Arc::clone(&router.rates),
+        keys: None,
         keep_alive: Duration::from_secs(5),
         ready: Arc::new(|| true),
         metrics: Arc::clone(router) as Arc<dyn Metrics>,

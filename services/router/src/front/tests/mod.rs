@@ -5,6 +5,7 @@ mod failures;
 mod harness;
 mod healthy;
 mod limits;
+mod keys;
 mod openapi;
 mod oversize;
 mod refusals;

@@ -13,11 +13,20 @@ export class Failure extends Error {
   }
 }
 
+/** The key that was given on this page; in its memory alone. */
+let key = null;
+
+/** From now on this key is shown to the router, or none. */
+export function showKey(given) {
+  key = given;
+}
+
 async function ask(path, options) {
   let response;
   let text;
+  const headers = key && path.startsWith("/innkeeper/v1/") ? { authorization: `Bearer ${key}` } : {};
   try {
-    response = await fetch(path, { cache: "no-store", signal: AbortSignal.timeout(LIMIT_MS), ...options });
+    response = await fetch(path, { cache: "no-store", signal: AbortSignal.timeout(LIMIT_MS), headers, ...options });
     text = await response.text();
   } catch (error) {
     const why = error.name === "TimeoutError" ? `no answer within ${LIMIT_MS / 1000} s` : "it cannot be reached";

@@ -2,7 +2,7 @@
 
 import { byId, el, setText, show } from "./dom.js";
 import { clock, duration, percent, phaseWord, words } from "./format.js";
-import { Failure, evict, explain } from "./api.js";
+import { Failure, evict, explain, showKey } from "./api.js";
 import { entries, waterfall } from "./waterfall.js";
 
 const dialog = byId("details");
@@ -27,6 +27,8 @@ const keyOpen = byId("key-open");
 
 function useKey(text) {
   key = text || null;
+  // A router with API keys shows nothing without one.
+  showKey(key);
   keyText.value = "";
   setText(keyOpen, key ? "Lock eviction" : "Unlock eviction …");
   if (shown?.live) drawLive();

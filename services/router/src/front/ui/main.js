@@ -125,6 +125,13 @@ function away(error) {
   since ??= Date.now();
   document.body.classList.add("stale");
   const why = error instanceof Failure ? error.message : "what it says cannot be shown";
+  if (error.status === 401) {
+    setText(byId("away"), "This router shows its rooms to those alone who have a key. Press “Unlock eviction …”, and give its admin key, or an API key if it has none.");
+    show(byId("away"), true);
+    setState("away", "locked");
+    document.title = "Locked · Innkeeper";
+    return;
+  }
   // Said once: who listens need not hear it every second.
   if (first) setText(byId("away"), `The router does not answer since ${clock(since)}: ${why}. What is below is how it was then. It is asked again every second.`);
   show(byId("away"), true);

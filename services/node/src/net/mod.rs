@@ -1,18 +1,32 @@
-//! Listeners and connections that count themselves, are bounded, and have TCP_NODELAY.
+//! Listeners and connections that count themselves, are bounded, and have TCP_NODELAY. With or without TLS.
+
+mod connection;
+#[cfg(test)]
+mod tests;
 
 use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::task::JoinSet;
 use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 
+pub use connection::{Connection, Hasty};
+
+use crate::security::{ClientTls, ServerTls};
+
+/// For the first bytes of a connection and a TLS handshake, unless a listener is told otherwise.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// What strangers can cause as often as they like is said at most this often.
+const SAY_AGAIN: Duration = Duration::from_secs(1);
 /// After an accept that failed (mostly: no file descriptor is free) the next one waits this long, instead of spinning.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
@@ -22,6 +36,7 @@ pub struct Connections {
     kind: &'static str,
     limit: usize,
     places: Arc<Semaphore>,
+    refused: Arc<AtomicU64>,
     end: CancellationToken,
 }
 
@@ -34,6 +49,7 @@ impl Connections {
             kind,
             limit,
             places: Arc::new(Semaphore::new(limit)),
+            refused: Arc::default(),
             end: CancellationToken::new(),
         }
     }
@@ -47,12 +63,19 @@ impl Connections {
         )
     }
 
+    /// The kind, and how many found no place or came to no handshake, for `innkeeper_connections_refused_total{kind}`.
+    #[must_use]
+    pub fn refused(&self) -> (&'static str, u64) {
+        (self.kind, self.refused.load(Ordering::Relaxed))
+    }
+
     /// Wraps a connection, if there is a place.
     ///
     /// # Errors
     /// If the limit is reached; the connection is closed.
     pub fn admit(&self, stream: TcpStream) -> io::Result<Counted> {
         let place = Arc::clone(&self.places).try_acquire_owned().map_err(|_| {
+            self.refused.fetch_add(1, Ordering::Relaxed);
             io::Error::other(format!(
                 "{} connections are open, the most of kind {}",
                 self.limit, self.kind
@@ -134,11 +157,21 @@ impl AsyncWrite for Counted {
     }
 }
 
-impl tonic::transport::server::Connected for Counted {
-    type ConnectInfo = tonic::transport::server::TcpConnectInfo;
-
-    fn connect_info(&self) -> Self::ConnectInfo {
-        self.stream.connect_info()
+/// Connects to another node: counted, with TCP_NODELAY, and over its TLS if there is one. Bounded by the caller.
+///
+/// # Errors
+/// Why there is no connection.
+pub async fn connect(addr: &str, connections: &Connections, tls: Option<&ClientTls>) -> io::Result<Connection> {
+    let stream = TcpStream::connect(addr).await?;
+    stream.set_nodelay(true)?;
+    let counted = connections.admit(stream)?;
+    match tls {
+        None => Ok(Connection::Plain(counted)),
+        Some(tls) => {
+            let refused = |error: io::Error| io::Error::new(error.kind(), format!("no TLS with {addr}: {error}"));
+            let stream = tls.connect(counted).await.map_err(refused)?;
+            Ok(Connection::Tls(Box::new(stream)))
+        }
     }
 }
 
@@ -147,6 +180,11 @@ impl tonic::transport::server::Connected for Counted {
 pub struct CountingListener {
     listener: TcpListener,
     connections: Connections,
+    tls: Option<Arc<ServerTls>>,
+    patience: Duration,
+    /// Owned here: they end with the listener.
+    handshakes: JoinSet<Option<(Connection, SocketAddr)>>,
+    said: Option<Instant>,
 }
 
 impl CountingListener {
@@ -161,7 +199,34 @@ impl CountingListener {
                 format!("listening at {addr} ({}): {error}", connections.kind),
             )
         })?;
-        Ok(Self { listener, connections })
+        Ok(Self {
+            listener,
+            connections,
+            tls: None,
+            patience: PATIENCE,
+            handshakes: JoinSet::new(),
+            said: None,
+        })
+    }
+
+    /// The same over TLS, if there is one to be spoken.
+    #[must_use]
+    pub fn with_tls(mut self, tls: Option<Arc<ServerTls>>) -> Self {
+        self.tls = tls;
+        self
+    }
+
+    /// The same, that waits so long for a connection's first bytes and its TLS handshake.
+    #[must_use]
+    pub const fn with_patience(mut self, patience: Duration) -> Self {
+        self.patience = patience;
+        self
+    }
+
+    /// How long it waits for a connection's first bytes, and for its TLS handshake.
+    #[must_use]
+    pub const fn patience(&self) -> Duration {
+        self.patience
     }
 
     /// Where it listens.
@@ -178,71 +243,70 @@ impl CountingListener {
         &self.connections
     }
 
-    /// The next connection. One that finds no place is closed; failures are waited out. Cancel-safe.
-    pub async fn next(&mut self) -> (Counted, SocketAddr) {
+    /// The next connection, its TLS handshake done. One that finds no place is closed at once; failures are waited out.
+    /// Handshakes run beside each other, each with a place in the count, so that none holds up another. Cancel-safe.
+    pub async fn next(&mut self) -> (Connection, SocketAddr) {
         loop {
-            let accepted = match self.listener.accept().await {
-                Ok((stream, peer)) => {
-                    // Without it a small message waits for an acknowledgement; a failure costs only time.
-                    let _ = stream.set_nodelay(true);
-                    self.connections.admit(stream).map(|counted| (counted, peer))
-                }
-                Err(error) => Err(error),
+            let accepted = tokio::select! {
+                Some(done) = self.handshakes.join_next() => match done {
+                    Ok(Some(pair)) => return pair,
+                    // It said why; or it died.
+                    Ok(None) | Err(_) => continue,
+                },
+                accepted = self.listener.accept() => accepted,
             };
-            match accepted {
-                Ok(pair) => return pair,
+            let (stream, peer) = match accepted {
+                Ok(accepted) => accepted,
                 Err(error) => {
                     tracing::warn!(%error, kind = self.connections.kind, "no connection accepted");
+                    // A stop meanwhile loses nothing: nothing was accepted.
                     tokio::time::sleep(ACCEPT_PAUSE).await;
+                    continue;
+                }
+            };
+            // Without it a small message waits for an acknowledgement; a failure costs only time.
+            let _ = stream.set_nodelay(true);
+            match (self.connections.admit(stream), &self.tls) {
+                (Err(error), _) => self.say_refused(&error, peer),
+                (Ok(counted), None) => return (Connection::Plain(counted), peer),
+                (Ok(counted), Some(tls)) => {
+                    let handshake = handshake(Arc::clone(tls), counted, peer, self.patience, self.connections.clone());
+                    self.handshakes.spawn(handshake);
                 }
             }
         }
     }
 
-    /// The connections as an endless stream, as tonic takes them.
-    pub fn incoming(self) -> impl futures::Stream<Item = io::Result<Counted>> {
+    fn say_refused(&mut self, error: &io::Error, peer: SocketAddr) {
+        if self.said.is_none_or(|said| said.elapsed() > SAY_AGAIN) {
+            self.said = Some(Instant::now());
+            tracing::warn!(%error, %peer, kind = self.connections.kind, "a connection was refused");
+        }
+    }
+
+    /// The connections as an endless stream, as tonic takes them. Each owes its first bytes soon.
+    pub fn incoming(self) -> impl futures::Stream<Item = io::Result<Hasty<Connection>>> {
         futures::stream::unfold(self, |mut listener| async move {
             let (connection, _) = listener.next().await;
-            Some((Ok(connection), listener))
+            Some((Ok(Hasty::new(connection, listener.patience)), listener))
         })
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[tokio::test]
-    async fn connections_are_counted_and_bounded() {
-        let connections = Connections::new("test", 1);
-        let mut listener = CountingListener::bind(([127, 0, 0, 1], 0).into(), connections.clone())
-            .await
-            .unwrap();
-        let addr = listener.addr().unwrap();
-        let _one = TcpStream::connect(addr).await.unwrap();
-        let (first, _) = listener.next().await;
-        assert!(first.stream().nodelay().unwrap());
-        assert_eq!(connections.count(), ("test", 1));
-        let two = TcpStream::connect(addr).await.unwrap();
-        let refused = tokio::time::timeout(Duration::from_millis(200), listener.next()).await;
-        assert!(refused.is_err(), "the second finds no place");
-        two.readable().await.unwrap();
-        assert_eq!(two.try_read(&mut [0; 8]).unwrap(), 0, "and is closed");
-        drop(first);
-        assert_eq!(connections.count(), ("test", 0));
-    }
-
-    #[tokio::test]
-    async fn breaking_all_wakes_who_waits() {
-        let connections = Connections::new("test", 2);
-        let mut listener = CountingListener::bind(([127, 0, 0, 1], 0).into(), connections.clone())
-            .await
-            .unwrap();
-        let _peer = TcpStream::connect(listener.addr().unwrap()).await.unwrap();
-        let (mut waiting, _) = listener.next().await;
-        let mut byte = [0; 1];
-        let read = tokio::io::AsyncReadExt::read(&mut waiting, &mut byte);
-        let (heard, ()) = tokio::join!(read, async { connections.break_all() });
-        assert_eq!(heard.unwrap_err().kind(), io::ErrorKind::ConnectionAborted);
+async fn handshake(
+    tls: Arc<ServerTls>,
+    counted: Counted,
+    peer: SocketAddr,
+    limit: Duration,
+    connections: Connections,
+) -> Option<(Connection, SocketAddr)> {
+    match tls.accept(counted, limit).await {
+        Ok(stream) => Some((Connection::Tls(Box::new(stream)), peer)),
+        Err(error) => {
+            connections.refused.fetch_add(1, Ordering::Relaxed);
+            // Strangers cause it as often as they like; the count is what is looked at.
+            tracing::debug!(%error, %peer, kind = connections.kind, "no TLS handshake");
+            None
+        }
     }
 }
