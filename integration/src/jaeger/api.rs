@@ -18,6 +18,7 @@ pub(super) fn read(body: &Value) -> Result<Trace, String> {
                 spans.push(Span {
                     service: of("service.name"),
                     instance: of("service.instance.id"),
+                    resource: about.clone(),
                     ..read_span(span)
                 });
             }

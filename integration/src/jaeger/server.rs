@@ -1,5 +1,5 @@
 use std::io::Write as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
@@ -23,16 +23,28 @@ pub struct Jaeger {
     query: Client,
     grpc: u16,
     http: u16,
+    /// Spans are taken over TLS alone, with a certificate of this CA.
+    ca: Option<PathBuf>,
     dir: TempDir,
 }
 
 impl Jaeger {
     /// Starts the program that `deploy/jaeger.sh` has built; panics without one.
     pub async fn start() -> Self {
+        Self::start_with(false).await
+    }
+
+    /// One that takes spans over TLS alone.
+    pub async fn start_secure() -> Self {
+        Self::start_with(true).await
+    }
+
+    async fn start_with(secure: bool) -> Self {
         let dir = TempDir::new().unwrap_or_else(|error| panic!("no directory for Jaeger: {error}"));
+        let certificate = secure.then(|| certificate(dir.path()));
         let (grpc, http, query, query_grpc, health) = (free_port(), free_port(), free_port(), free_port(), free_port());
         let config = dir.path().join("jaeger.yaml");
-        let text = configuration(grpc, http, query, query_grpc, health);
+        let text = configuration([grpc, http, query, query_grpc, health], certificate.as_ref());
         std::fs::File::create(&config)
             .and_then(|mut file| file.write_all(text.as_bytes()))
             .unwrap_or_else(|error| panic!("{}: {error}", config.display()));
@@ -56,6 +68,7 @@ impl Jaeger {
             query,
             grpc,
             http,
+            ca: certificate.map(|(certificate, _)| certificate),
             dir,
         };
         jaeger.wait_started().await;
@@ -84,13 +97,28 @@ impl Jaeger {
     /// Where it takes OTLP over gRPC.
     #[must_use]
     pub fn otlp_grpc(&self) -> String {
-        format!("http://127.0.0.1:{}", self.grpc)
+        format!("{}://127.0.0.1:{}", self.scheme(), self.grpc)
     }
 
     /// Where it takes OTLP over HTTP.
     #[must_use]
     pub fn otlp_http(&self) -> String {
-        format!("http://127.0.0.1:{}", self.http)
+        format!("{}://127.0.0.1:{}", self.scheme(), self.http)
+    }
+
+    /// The CA of its certificate; panics without TLS.
+    #[must_use]
+    pub fn ca(&self) -> &Path {
+        self.ca
+            .as_deref()
+            .unwrap_or_else(|| panic!("this Jaeger has no certificate"))
+    }
+
+    const fn scheme(&self) -> &'static str {
+        match self.ca {
+            Some(_) => "https",
+            None => "http",
+        }
     }
 
     /// The trace once it is as `whole` wants it; panics with what there is if it does not become so.
@@ -157,7 +185,27 @@ fn program() -> PathBuf {
     String::from_utf8_lossy(&output.stdout).trim().into()
 }
 
-fn configuration(grpc: u16, http: u16, query: u16, query_grpc: u16, health: u16) -> String {
+/// A certificate for 127.0.0.1 that has signed itself, and its key.
+fn certificate(dir: &Path) -> (PathBuf, PathBuf) {
+    let arguments = "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -keyout key.pem -out cert.pem -days 2 \
+                     -subj /CN=collector -addext subjectAltName=IP:127.0.0.1";
+    let made = Command::new("openssl")
+        .args(arguments.split_whitespace())
+        .current_dir(dir)
+        .output()
+        .unwrap_or_else(|error| panic!("`openssl` is not to be had ({error}); run `apt-get install openssl`"));
+    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+    (dir.join("cert.pem"), dir.join("key.pem"))
+}
+
+fn configuration([grpc, http, query, query_grpc, health]: [u16; 5], tls: Option<&(PathBuf, PathBuf)>) -> String {
+    let tls = tls.map_or_else(String::new, |(certificate, key)| {
+        format!(
+            ", tls: {{ cert_file: {}, key_file: {} }}",
+            certificate.display(),
+            key.display()
+        )
+    });
     format!(
         "service:
   extensions: [jaeger_storage, jaeger_query, healthcheckv2]
@@ -177,8 +225,8 @@ extensions:
 receivers:
   otlp:
     protocols:
-      grpc: {{ endpoint: 127.0.0.1:{grpc} }}
-      http: {{ endpoint: 127.0.0.1:{http} }}
+      grpc: {{ endpoint: 127.0.0.1:{grpc}{tls} }}
+      http: {{ endpoint: 127.0.0.1:{http}{tls} }}
 exporters:
   jaeger_storage_exporter: {{ trace_storage: memory }}
 "

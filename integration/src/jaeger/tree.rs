@@ -20,6 +20,8 @@ pub struct Span {
     pub service: String,
     /// `service.instance.id` of its process.
     pub instance: String,
+    /// All that is said of its process, as text.
+    pub resource: BTreeMap<String, String>,
     /// Its name.
     pub name: String,
     /// Nanoseconds since 1970.

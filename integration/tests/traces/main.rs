@@ -241,3 +241,24 @@ async fn over_http_each_node_of_a_process_is_a_service_of_its_own() {
     let own = own as f64;
     assert_eq!(exported, own, "what is not sampled is not sent");
 }
+
+/// Behind TLS, over both protocols, and with what Kubernetes says of a process in its environment.
+#[tokio::test]
+async fn a_collector_behind_tls_gets_spans_that_say_where_they_come_from() {
+    let jaeger = Jaeger::start_secure().await;
+    for (number, protocol, endpoint) in [(1, "grpc", jaeger.otlp_grpc()), (2, "http", jaeger.otlp_http())] {
+        let options = Options::mock()
+            .env("OTEL_RESOURCE_ATTRIBUTES", "k8s.pod.name=pod-1,service.name=ignored")
+            .flag("otlp", endpoint)
+            .flag("otlp-protocol", protocol)
+            .flag("otlp-ca", jaeger.ca().display());
+        let cluster = Cluster::start(options).await;
+        let body = completion("mock", "behind TLS", 5);
+        let trace = scene::ask(&cluster, &jaeger, number, &body, Expected::rooms(1, 1, 1)).await;
+        check(&trace, &Expected::rooms(1, 1, 1));
+        for span in &trace.spans {
+            let pod = span.resource.get("k8s.pod.name").map(String::as_str);
+            assert_eq!(pod, Some("pod-1"), "{protocol}: {span:?}");
+        }
+    }
+}

@@ -1,6 +1,7 @@
 //! Logs and spans.
 
 use std::fmt;
+use std::path::PathBuf;
 
 use clap::ValueEnum;
 
@@ -10,10 +11,13 @@ use super::{ConfigError, flag, wrong};
 #[derive(Clone, Debug, Default, clap::Args)]
 #[command(next_help_heading = "Telemetry")]
 pub struct TelemetryArgs {
-    /// Where spans go: an OTLP collector such as Jaeger, as http://host:4317 (gRPC) or http://host:4318 (HTTP). [default:
-    /// nowhere]
+    /// Where spans go: an OTLP collector such as Jaeger, as http://host:4317 (gRPC) or http://host:4318 (HTTP), or https://
+    /// for one behind TLS. [default: nowhere]
     #[arg(long, value_name = "URL")]
     pub otlp: Option<String>,
+    /// The CA that signed the certificate of an https:// collector, PEM. [default: those of the system]
+    #[arg(long, value_name = "FILE")]
+    pub otlp_ca: Option<PathBuf>,
     /// How spans are sent. [default: grpc]
     #[arg(long, value_enum, value_name = "PROTOCOL")]
     pub otlp_protocol: Option<OtlpProtocol>,
@@ -73,8 +77,10 @@ pub struct TelemetryConfig {
 /// Where spans go.
 #[derive(Clone, PartialEq, Eq)]
 pub struct OtlpConfig {
-    /// `http://host:port` of the collector.
+    /// `http://host:port` or `https://host:port` of the collector.
     pub endpoint: String,
+    /// The CA of an `https://` collector; `None`: those of the system.
+    pub ca: Option<PathBuf>,
     /// How they are sent.
     pub protocol: OtlpProtocol,
     /// What is sent with them: names and values.
@@ -91,6 +97,7 @@ impl fmt::Debug for OtlpConfig {
         let names: Vec<_> = self.headers.iter().map(|(name, _)| name).collect();
         f.debug_struct("OtlpConfig")
             .field("endpoint", &self.endpoint)
+            .field("ca", &self.ca)
             .field("protocol", &self.protocol)
             .field("headers", &names)
             .field("ratio_ppm", &self.ratio_ppm)
@@ -133,8 +140,16 @@ impl TelemetryArgs {
     }
 
     fn otlp(&self, endpoint: &str) -> Result<OtlpConfig, ConfigError> {
-        if !endpoint.starts_with("http://") {
-            return Err(wrong("otlp", endpoint, "http://host:port of an OTLP collector"));
+        let secure = endpoint.starts_with("https://");
+        if !secure && !endpoint.starts_with("http://") {
+            return Err(wrong("otlp", endpoint, "http(s)://host:port of an OTLP collector"));
+        }
+        if let Some(ca) = self.otlp_ca.as_ref().filter(|_| !secure) {
+            return Err(wrong(
+                "otlp-ca",
+                ca.display(),
+                "left out, or `otlp` an https:// address",
+            ));
         }
         let ratio = self.trace_ratio.unwrap_or(1.0);
         if !(0.0..=1.0).contains(&ratio) {
@@ -152,6 +167,7 @@ impl TelemetryArgs {
         let ratio_ppm = (ratio * f64::from(MILLION)).round() as u32;
         Ok(OtlpConfig {
             endpoint: endpoint.to_owned(),
+            ca: self.otlp_ca.clone(),
             protocol: self.otlp_protocol.unwrap_or_default(),
             headers: self.otlp_headers.iter().map(header).collect::<Result<_, _>>()?,
             ratio_ppm,
@@ -195,6 +211,7 @@ impl TelemetryConfig {
             args.push(flag("otlp", &otlp.endpoint));
             args.push(flag("otlp-protocol", protocol));
             args.push(flag("trace-ratio", otlp.ratio()));
+            args.extend(otlp.ca.iter().map(|ca| flag("otlp-ca", ca.display())));
         }
         args.extend(self.jaeger.iter().map(|url| flag("jaeger-url", url)));
         args

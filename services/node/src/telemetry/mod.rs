@@ -39,7 +39,7 @@ pub enum TelemetryError {
         why: String,
     },
     /// The exporter cannot be built.
-    #[error("spans cannot be exported to `{endpoint}` ({why}); name the http://host:port of an OTLP collector")]
+    #[error("spans cannot be exported to `{endpoint}` ({why}); name the http(s)://host:port of an OTLP collector")]
     Exporter {
         /// The endpoint.
         endpoint: String,

@@ -12,6 +12,7 @@ fn config(endpoint: Option<String>, protocol: OtlpProtocol, ppm: u32) -> Telemet
     TelemetryConfig {
         otlp: endpoint.map(|endpoint| OtlpConfig {
             endpoint,
+            ca: None,
             protocol,
             headers: vec![("x-tenant".into(), "a".into())],
             ratio_ppm: ppm,
