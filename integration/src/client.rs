@@ -107,7 +107,7 @@ impl Client {
     pub(crate) fn at(&self, base: &str) -> Self {
         Self {
             base: base.to_owned(),
-            http: self.http.clone(),
+            ..self.clone()
         }
     }
 

@@ -123,10 +123,6 @@ impl Cluster {
         .await;
     }
 
-    pub(crate) fn dir(&self) -> &std::path::Path {
-        self.dir.path()
-    }
-
     /// The model's name.
     #[must_use]
     pub fn model(&self) -> &'static str {

@@ -196,7 +196,7 @@ fn sources(dir: &Path, found: &mut Vec<PathBuf>) {
 
 /// Where a source makes or accepts a connection: the lines that follow, up to where the option must have been set.
 fn makes(source: &str) -> Vec<(usize, String)> {
-    let product = source.split("#[cfg(test)]\nmod ").next().unwrap_or_default();
+    let product = source.split("#[cfg(test)]\nmod tests {").next().unwrap_or_default();
     let lines: Vec<&str> = product.lines().collect();
     let made = |line: &str| line.contains("TcpStream::connect(") || line.contains(".accept()");
     let places = lines.iter().enumerate().filter(|(_, line)| made(line));

@@ -106,6 +106,7 @@ fn arrival(key: u64, tokens: u32) -> Arrival {
         model: None,
         prompt_tokens: tokens.max(1),
         blocks: Blocks::of(&ids, PAGE),
+        class: innkeeper_room::Class::Normal,
         max_tokens: 1,
         on_failure: OnFailure::Migrate,
         pair: None,

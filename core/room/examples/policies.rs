@@ -124,6 +124,7 @@ impl<'a> Run<'a> {
             model: None,
             prompt_tokens: u32::try_from(prompt.len()).unwrap_or(u32::MAX),
             blocks: Blocks::of(prompt, PAGE),
+            class: innkeeper_room::Class::Normal,
             max_tokens: 1,
             on_failure: OnFailure::Migrate,
             pair: None,

@@ -59,7 +59,7 @@ fn router(args: &Args) -> ExitCode {
     let reload = Reload::new(args.node.run.config.clone(), move || {
         let args: crate::Args = parse_from(std::env::args_os())?;
         let policies = match args.command {
-            crate::Command::Node(Command::Router(args)) => args.node.run.resolve().policies,
+            crate::Command::Node(Command::Router(args)) => args.node.run.resolve()?.policies,
             _ => policies,
         };
         Ok(policies)

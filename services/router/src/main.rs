@@ -27,7 +27,7 @@ fn main() -> std::process::ExitCode {
     }
     let reload = Reload::new(args.node.run.config.clone(), move || {
         let args: Args = parse_from(std::env::args_os())?;
-        Ok(args.node.run.resolve().policies)
+        Ok(args.node.run.resolve()?.policies)
     });
     process::run(config, |ground, tasks| async move {
         let loading = tokio::task::spawn_blocking(move || Model::load(&engine, false, &|_| {}));

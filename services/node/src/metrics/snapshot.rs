@@ -192,7 +192,7 @@ impl Snapshot {
             of("kind", self.connections.iter().copied()),
         )?;
         let help = "Connections that found no place or came to no TLS handshake, by kind";
-        page.counts("connections_refused", help, "kind", &self.refused)?;
+        page.counters("connections_refused", help, "kind", &self.refused)?;
         page.gauge("zombies", "Actors that did not stop when killed", self.zombies)?;
         if let Some(spans) = self.spans {
             let help = "Spans that ended, by what became of them: exported, or lost to a full queue or a collector that took none";

@@ -1,7 +1,7 @@
 //! Events → effects, one rule at a time, and random orders of everything.
 
+mod booked_pages;
 mod bookings;
-mod booking;
 mod breakers;
 mod leases;
 mod members;
