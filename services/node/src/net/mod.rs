@@ -253,7 +253,10 @@ impl CountingListener {
                     // It said why; or it died.
                     Ok(None) | Err(_) => continue,
                 },
-                accepted = self.listener.accept() => accepted,
+                accepted = self.listener.accept() => accepted.inspect(|(stream, _)| {
+                    // Without it a small message waits for an acknowledgement; a failure costs only time.
+                    let _ = stream.set_nodelay(true);
+                }),
             };
             let (stream, peer) = match accepted {
                 Ok(accepted) => accepted,
@@ -264,8 +267,6 @@ impl CountingListener {
                     continue;
                 }
             };
-            // Without it a small message waits for an acknowledgement; a failure costs only time.
-            let _ = stream.set_nodelay(true);
             match (self.connections.admit(stream), &self.tls) {
                 (Err(error), _) => self.say_refused(&error, peer),
                 (Ok(counted), None) => return (Connection::Plain(counted), peer),
