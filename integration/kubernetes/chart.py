@@ -17,7 +17,7 @@ ROLES = ("router", "prefill", "decode")
 # The oldest that the chart takes, that of the test cluster, and the newest that there are schemas for.
 KUBERNETES = ("1.30", "1.34", "1.37")
 # Kinds of others, which Kubernetes' schemas do not know.
-FOREIGN = ("monitoring.coreos.com/", "keda.sh/", "gateway.networking.k8s.io/")
+FOREIGN = ("monitoring.coreos.com/", "keda.sh/", "gateway.networking.k8s.io/", "inference.networking.k8s.io/")
 # What stands in for the decisions that the chart asks for.
 TRY = {"engine": {"kind": "mock"}, "etcd": {"tryOut": {"enabled": True}}}
 

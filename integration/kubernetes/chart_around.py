@@ -112,6 +112,50 @@ class Around(Case):
         (rule,) = made.named("Ingress")["spec"]["rules"]
         self.assertEqual(rule["host"], "llm.example")
 
+    def test_routers_may_be_spoken_to_over_http2(self):
+        route = {"enabled": True, "parentRefs": [{"name": "gw"}], "h2c": True}
+        made = self.takes(with_({"gateway": {"httpRoute": route}}))
+        (port,) = [port for port in made.named("Service")["spec"]["ports"] if port["appProtocol"] == "kubernetes.io/h2c"]
+        (rule,) = made.named("HTTPRoute")["spec"]["rules"]
+        self.assertEqual(rule["backendRefs"], [{"name": "inn-innkeeper", "port": port["port"]}])
+
+    def test_a_pool_holds_the_routers_and_no_workers(self):
+        picker = {"name": "picker", "port": {"number": 9002}, "failureMode": "FailOpen"}
+        made = self.takes(with_({"gateway": {"inferencePool": {"enabled": True, "endpointPickerRef": picker},
+                                             "httpRoute": {"enabled": True, "parentRefs": [{"name": "gw"}]}}}))
+        pool = made.named("InferencePool")
+        self.assertEqual(pool["apiVersion"], "inference.networking.k8s.io/v1")
+        # All that the definition knows.
+        self.assertEqual(set(pool["spec"]), {"selector", "targetPorts", "appProtocol", "endpointPickerRef"})
+        self.assertEqual(pool["spec"]["endpointPickerRef"], picker)
+        self.assertEqual(pool["spec"]["appProtocol"], "http")
+        selected = pool["spec"]["selector"]["matchLabels"].items()
+        self.assertLessEqual(selected, made.pod("router")["metadata"]["labels"].items())
+        self.assertFalse(selected <= made.pod("decode")["metadata"]["labels"].items())
+        (target,) = pool["spec"]["targetPorts"]
+        self.assertIn(target["number"], [port["containerPort"] for port in made.container("router")["ports"]])
+        (rule,) = made.named("HTTPRoute")["spec"]["rules"]
+        self.assertEqual(rule["backendRefs"], [{"group": "inference.networking.k8s.io", "kind": "InferencePool", "name": "inn-innkeeper"}])
+        self.assertFalse(self.takes(TRY).has("InferencePool"))
+
+    def test_every_router_may_have_an_address_of_its_own(self):
+        """What the example of Envoy asks for."""
+        values = yaml.safe_load((ROOT / "deploy/gateway/envoy-values.yaml").read_text())
+        service = self.takes(with_(values)).named("Service", "routers")["spec"]
+        self.assertEqual(service["clusterIP"], "None")
+        self.assertEqual(service["selector"]["app.kubernetes.io/component"], "router")
+        envoy = yaml.safe_load((ROOT / "deploy/gateway/envoy.yaml").read_text())["static_resources"]
+        for cluster in envoy["clusters"]:
+            ((one,),) = [locality["lb_endpoints"] for locality in cluster["load_assignment"]["endpoints"]]
+            place = one["endpoint"]["address"]["socket_address"]
+            self.assertEqual(place, {"address": "innkeeper-routers", "port_value": service["ports"][0]["port"]})
+        ((listener,),) = [one["filter_chains"] for one in envoy["listeners"]]
+        ((manager,),) = [listener["filters"]]
+        (host,) = manager["typed_config"]["route_config"]["virtual_hosts"]
+        generating = [route["route"] for route in host["routes"] if route["match"].get("prefix")]
+        self.assertEqual([route["timeout"] for route in generating], ["0s", "0s"])
+        self.assertTrue(all("retry_policy" not in route for route in generating))
+
     def test_more_objects_are_templates(self):
         made = self.takes(with_({"extraObjects": [
             {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "{{ .Release.Name }}-one"}},

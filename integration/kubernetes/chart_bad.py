@@ -36,6 +36,7 @@ BAD = {
     "a Prometheus that is kept from routers": (with_({"metrics": {"serviceMonitor": {"enabled": True}}, "networkPolicy": {"clientsFrom": [{"podSelector": {}}]}}), "name it in metricsFrom"),
     "a route without a gateway": (with_({"gateway": {"httpRoute": {"enabled": True}}}), "routes nothing"),
     "a gRPC route without a gateway": (with_({"gateway": {"grpcRoute": {"enabled": True}}}), "gateway.grpcRoute.parentRefs is empty"),
+    "a pool without a picker": (with_({"gateway": {"inferencePool": {"enabled": True}}}), "names no endpoint picker"),
     "an ingress without a host": (with_({"ingress": {"enabled": True}}), "name a host"),
     "an unknown engine": (with_({"engine": {"kind": "vllm"}}), "/engine/kind"),
     "a digest that is none": (with_({"image": {"digest": "sha256:abc"}}), "/image/digest"),

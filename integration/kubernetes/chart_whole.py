@@ -65,7 +65,7 @@ class Whole(Case):
         done = program("node", "router", "--help")
         flags = set(re.findall(r"^\s+--([a-z0-9-]+) <", done.stdout, re.M))
         decided = {"name", "http", "control", "data", "advertise-host", "config", "revision", "drain-timeout-ms", "etcd", "etcd-user",
-                   "etcd-password", "etcd-ca", "etcd-cert", "etcd-key", "otlp", "otlp-protocol", "otlp-headers", "trace-ratio", "log",
+                   "etcd-password", "etcd-ca", "etcd-cert", "etcd-key", "otlp", "otlp-protocol", "otlp-headers", "otlp-ca", "trace-ratio", "log",
                    "log-format", "engine", "model", "recorder-dir", "jaeger-url", "admin-key", "api-keys-file", "api-keys", "tls-cert",
                    "tls-key", "node-cert", "node-key", "node-ca", "limits-file"}
         self.assertGreater(len(flags), 40, done.stderr)

@@ -9,6 +9,8 @@
 #   cluster.sh helm …         Helm against it
 #   cluster.sh on NODE …      a command in a node's network, where Services can be reached
 #   cluster.sh load FILE…     import images on every node
+#   cluster.sh freeze NODE    stop every process of a node, pods and Kubernetes' own; `thaw NODE` lets them go on
+#   cluster.sh cut NODE       take its network away; `join NODE` gives it back
 #
 # Root is needed, and the Debian packages of `deploy/setup.sh cluster`. Everything that runs lies in /run/innkeeper-k8s.
 set -euo pipefail
@@ -272,14 +274,18 @@ until_gone() {
         [ -n "$pids" ] || return 0
         # shellcheck disable=SC2086 # ids
         kill "-$round" $pids 2>/dev/null
+        # Those that were frozen hear nothing else.
+        # shellcheck disable=SC2086 # ids
+        kill -CONT $pids 2>/dev/null
         sleep 0.25
     done
 }
 
+# in_cgroups [NUMBER]: the pods' processes, of one node or of all
 in_cgroups() {
     local tree
     for tree in $(cgroups); do
-        find "$tree" -maxdepth 1 -name "$prefix-n[0-9]*" -exec find {} -name cgroup.procs \; 2>/dev/null
+        find "$tree" -maxdepth 1 -name "$prefix-n${1:-[0-9]*}" -exec find {} -name cgroup.procs \; 2>/dev/null
     done | xargs -r cat 2>/dev/null | sort -u
 }
 
@@ -311,6 +317,27 @@ down() {
     [ ! -e $root ] || fail "$root could not be removed: something still runs there"
 }
 
+# === A node that is stopped, or cut off ===
+
+number_of() {
+    [ -d "$root/$1" ] && [[ $1 == node* ]] || fail "there is no node $1"
+    echo "${1#node}"
+}
+# Everything that a node is made of: pods, what runs them, and what speaks of it to the control plane.
+of_node() {
+    local pid
+    in_cgroups "$1"
+    for pid in $(ours kubelet kube-proxy kube-router containerd containerd-shim-runc-v2); do
+        [[ " $(tr '\0' ' ' 2>/dev/null <"/proc/$pid/cmdline")" == *[/\ ]"node$1"[/\ ]* ]] && echo "$pid"
+    done
+}
+signal_node() {
+    local number signal=$1 round
+    number=$(number_of "$2")
+    # Twice: one may have begun another meanwhile. One that has ended meanwhile is no error.
+    for round in 1 2; do of_node "$number" | xargs -r kill "-$signal" 2>/dev/null || true; done
+}
+
 images() {
     local socket file
     for socket in $root/node*/containerd.sock; do
@@ -328,8 +355,12 @@ case ${1:-} in
         ;;
     on) within "$prefix-${2/node/n}" "${@:3}" ;;
     load) images "${@:2}" ;;
+    freeze) signal_node STOP "${2:-}" ;;
+    thaw) signal_node CONT "${2:-}" ;;
+    cut) within $prefix-cp ip link set "ikv$(number_of "${2:-}")" down ;;
+    join) within $prefix-cp ip link set "ikv$(number_of "${2:-}")" up ;;
     *)
-        sed -n '2,14p' "${BASH_SOURCE[0]}"
+        sed -n '2,16p' "${BASH_SOURCE[0]}"
         exit 64
         ;;
 esac

@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 import urllib.parse
+import uuid
 
 TOKENS = 40
 # Far above what a request takes, and far below its deadline: what takes longer has got stuck.
@@ -25,29 +26,30 @@ class Told:
     def __init__(self):
         self.lock = threading.Lock()
         self.sent, self.failed, self.slowest = 0, [], 0.0
-        self.answers = {}
+        self.answers, self.ids = {}, []
 
-    def add(self, prompt, began, text, error):
+    def add(self, rid, prompt, began, text, error):
         took = time.monotonic() - began
         with self.lock:
             self.sent += 1
+            self.ids.append(rid)
             self.slowest = max(self.slowest, took)
             if error is None and self.answers.setdefault(prompt, text) != text:
                 error = f"another answer than before: {text!r} instead of {self.answers[prompt]!r}"
             if error is not None:
-                self.failed.append({"at": time.strftime("%H:%M:%S"), "after_s": round(took, 2), "why": error})
+                self.failed.append({"id": rid, "at": time.strftime("%H:%M:%S"), "after_s": round(took, 2), "why": error})
 
     def report(self):
         with self.lock:
-            return {"sent": self.sent, "failed": self.failed, "slowest_s": round(self.slowest, 2)}
+            return {"sent": self.sent, "ids": self.ids, "failed": self.failed, "slowest_s": round(self.slowest, 2)}
 
 
-def ask(place, model, prompt, stream):
+def ask(place, model, prompt, stream, rid):
     """The text of one answer; raises with what went wrong."""
     body = {"model": model, "prompt": prompt, "max_tokens": TOKENS, "temperature": 0, "stream": stream}
     connection = http.client.HTTPConnection(place.hostname, place.port, timeout=LIMIT)
     try:
-        connection.request("POST", "/v1/completions", json.dumps(body), {"content-type": "application/json"})
+        connection.request("POST", "/v1/completions", json.dumps(body), {"content-type": "application/json", "x-request-id": rid})
         response = connection.getresponse()
         if response.status != 200:
             raise ValueError(f"{response.status}: {response.read().decode()}")
@@ -77,14 +79,14 @@ def client(number, place, model, told, stop):
     while not stop.is_set():
         turn += 1
         prompt = f"Guest {turn % 8} asks for a room."
-        began, text, error = time.monotonic(), "", None
+        began, text, error, rid = time.monotonic(), "", None, f"load-{uuid.uuid4().hex[:12]}"
         try:
-            text = ask(place, model, prompt, stream=turn % 2 == 0)
+            text = ask(place, model, prompt, turn % 2 == 0, rid)
         except (OSError, ValueError, KeyError, http.client.HTTPException) as wrong:
             error = f"{type(wrong).__name__}: {wrong}"
             # Whoever is refused does not hammer.
             stop.wait(0.2)
-        told.add(prompt, began, text, error)
+        told.add(rid, prompt, began, text, error)
 
 
 def main():

@@ -79,6 +79,9 @@
 {{- $wrong = append $wrong (printf "gateway.%s.enabled is true, and gateway.%s.parentRefs is empty: a route without a gateway routes nothing" $route $route) -}}
 {{- end -}}
 {{- end -}}
+{{- if and $v.gateway.inferencePool.enabled (not $v.gateway.inferencePool.endpointPickerRef.name) -}}
+{{- $wrong = append $wrong "gateway.inferencePool.enabled is true, and gateway.inferencePool.endpointPickerRef names no endpoint picker: a pool is one for it; without one leave the pool off, routes then refer to the Service" -}}
+{{- end -}}
 {{- if and $v.ingress.enabled (not $v.ingress.hosts) -}}
 {{- $wrong = append $wrong "ingress.enabled is true, and ingress.hosts is empty: name a host" -}}
 {{- end -}}

@@ -1,0 +1,1 @@
+"""What is played in the test cluster, by topic."""
