@@ -41,7 +41,7 @@ BAD = {
     "an unknown engine": (with_({"engine": {"kind": "vllm"}}), "/engine/kind"),
     "a digest that is none": (with_({"image": {"digest": "sha256:abc"}}), "/image/digest"),
     "a revision that is no label": (with_({"revision": "a b"}), "/revision"),
-    "a collector over https": (with_({"telemetry": {"otlp": {"endpoint": "https://otel:4317"}}}), "/telemetry/otlp/endpoint"),
+    "a collector that is no URL": (with_({"telemetry": {"otlp": {"endpoint": "otel:4317"}}}), "/telemetry/otlp/endpoint"),
     "a ratio above one": (with_({"telemetry": {"otlp": {"ratio": 2}}}), "/telemetry/otlp/ratio"),
     "an unknown probe": (with_({"prefill": {"probes": {"protocol": "tcp"}}}), "/prefill/probes/protocol"),
     "a size without a unit that exists": (with_({"recorder": {"sizeLimit": "1 GB"}}), "/recorder/sizeLimit"),
