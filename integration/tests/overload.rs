@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use innkeeper_integration::load::{Going, Load, percentile};
 use innkeeper_integration::{Client, Cluster, Options, completion, oracle, until};
+use innkeeper_node::security::{key_line, new_key};
 use serde_json::{Value, json};
 use tokio::sync::Mutex;
 use tokio::task::JoinSet;
@@ -30,6 +31,19 @@ fn narrow(queue_ms: u64) -> Options {
 
 fn body() -> Value {
     completion("mock", "p".repeat(16), 48)
+}
+
+/// A cluster that asks for keys, and a client for each of these tenants. The cluster's own client is the first of them.
+async fn tenants<const N: usize>(options: Options, names: [&str; N]) -> (Cluster, [Client; N]) {
+    let keys = names.map(|_| new_key().unwrap());
+    let lines: Vec<String> = names
+        .iter()
+        .zip(&keys)
+        .map(|(name, key)| key_line(name, key).unwrap())
+        .collect();
+    let cluster = Cluster::start(options.key(&keys[0]).env("INNKEEPER_API_KEYS", &lines.join(","))).await;
+    let clients = keys.map(|key| cluster.client.with_key(&key));
+    (cluster, clients)
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -94,8 +108,7 @@ async fn at_four_times_what_fits_goodput_stays_and_who_is_refused_is_told_at_onc
 #[tokio::test(flavor = "multi_thread")]
 async fn a_flood_of_one_tenant_leaves_another_one_its_share() {
     let _alone = ALONE.lock().await;
-    let cluster = Cluster::start(narrow(20_000)).await;
-    let (flood, small) = (cluster.client.with_key("flood"), cluster.client.with_key("small"));
+    let (cluster, [flood, small]) = tenants(narrow(20_000), ["flood", "small"]).await;
     let flood = Going::start(&flood, &body(), 64);
     let waiting = async || cluster.router_metrics().await.sum("innkeeper_waiting_requests", &[]);
     until(SOON, "the flood waits", || async {
@@ -184,7 +197,7 @@ fn told(answer: &innkeeper_integration::Answer, what: &str) -> (u64, u64) {
     (number("limit"), number("remaining"))
 }
 
-/// Where a tenant's limits stand in a file: the router calls who has no name of its own by its address.
+/// A file of limits that hold for every tenant.
 fn limits(requests: u32, tokens: u32) -> String {
     format!("[default]\nrequests-per-minute = {requests}\ntokens-per-minute = {tokens}\n")
 }
@@ -194,9 +207,9 @@ async fn a_tenant_over_its_limit_is_told_so_and_a_changed_file_counts_without_a_
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("limits.toml");
     std::fs::write(&file, limits(3, 1000)).unwrap();
-    let cluster = Cluster::start(Options::mock().flag("limits-file", file.display())).await;
+    let options = Options::mock().flag("limits-file", file.display());
+    let (cluster, [one, other]) = tenants(options, ["one", "other"]).await;
     let ask = async |client: &Client, tokens| client.post(PATH, &completion("mock", "four", tokens)).await;
-    let one = cluster.client.with_key("one");
     let first = ask(&one, 6).await;
     assert_eq!(
         (first.status, told(&first, "requests"), told(&first, "tokens")),
@@ -216,7 +229,7 @@ async fn a_tenant_over_its_limit_is_told_so_and_a_changed_file_counts_without_a_
     let wait: u64 = fourth.headers["retry-after"].to_str().unwrap().parse().unwrap();
     assert!((1..=20).contains(&wait), "one comes back in twenty seconds: {wait}");
     // Another tenant has its own.
-    assert_eq!(ask(&cluster.client.with_key("other"), 6).await.status, 200);
+    assert_eq!(ask(&other, 6).await.status, 200);
     let metrics = cluster.router_metrics().await;
     let refused = ["requests", "tokens"].map(|limit| metrics.sum("innkeeper_rate_limited_total", &[("limit", limit)]));
     assert_eq!(refused, [1.0, 1.0]);
@@ -293,8 +306,7 @@ async fn a_full_queue_says_so_at_once_and_a_flood_makes_way() {
         .flag("permits", 1)
         .flag("max-queued", 3)
         .flag("mock-decode-us-per-token", 10_000);
-    let cluster = Cluster::start(options).await;
-    let (flood, small) = (cluster.client.with_key("flood"), cluster.client.with_key("small"));
+    let (cluster, [flood, small]) = tenants(options, ["flood", "small"]).await;
     let waiting = async |count: f64| {
         until(SOON, "so many wait", || async {
             let waiting = cluster.router_metrics().await.sum("innkeeper_waiting_requests", &[]);

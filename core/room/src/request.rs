@@ -82,8 +82,6 @@ pub struct Request {
     pub queue: QueueClock,
     /// Not tried again before: it came back from workers that refused it.
     pub not_before: Option<Moment>,
-    /// Since when it is the head of the queue and has no pages.
-    pub head_since: Option<Moment>,
     /// Attempts that are spent (a refusal and a stop spend none).
     pub spent: u8,
     /// Rooms that failed, the number of the running one included.
@@ -112,7 +110,6 @@ impl Request {
             passed: 0,
             queue,
             not_before: None,
-            head_since: None,
             spent: 0,
             attempt: 1,
             admitted: false,
@@ -158,19 +155,6 @@ impl Request {
             return 0;
         }
         u64::from(self.prompt()) + u64::from(self.remaining())
-    }
-
-    /// Whether any worker will do: none has refused it, and none has failed it.
-    #[must_use]
-    pub fn is_free(&self) -> bool {
-        self.refused.is_empty() && self.blamed.is_empty() && self.failed_pairs.is_empty()
-    }
-
-    /// It is the head of the queue and cannot go on: whether it lets others pass now. For so long it does not, then for as
-    /// long it does, in turn.
-    pub fn lets_pass(&mut self, now: Moment, patience: Millis) -> bool {
-        let since = *self.head_since.get_or_insert(now);
-        !(now.since(since).0 / patience.0.max(1)).is_multiple_of(2)
     }
 
     /// When R does something about it by itself next.

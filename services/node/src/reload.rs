@@ -3,6 +3,7 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -15,14 +16,14 @@ const LOOK: Duration = Duration::from_secs(2);
 /// How a part of the configuration is read again.
 pub struct Reload<T> {
     file: Option<PathBuf>,
-    read: Box<dyn Fn() -> Result<T, ConfigError> + Send + Sync>,
+    read: Arc<dyn Fn() -> Result<T, ConfigError> + Send + Sync>,
 }
 
 impl<T: PartialEq + Send + 'static> Reload<T> {
     /// `read` gives that part anew, from the process's arguments, its environment and the file, if there is one.
     #[must_use]
     pub fn new(file: Option<PathBuf>, read: impl Fn() -> Result<T, ConfigError> + Send + Sync + 'static) -> Self {
-        let read = Box::new(read);
+        let read = Arc::new(read);
         Self { file, read }
     }
 
@@ -48,7 +49,12 @@ impl<T: PartialEq + Send + 'static> Reload<T> {
                 continue;
             }
             seen = fresh;
-            match (self.read)() {
+            let read = Arc::clone(&self.read);
+            // It reads files. It fails only while the runtime ends.
+            let Ok(read) = tokio::task::spawn_blocking(move || read()).await else {
+                return;
+            };
+            match read {
                 Ok(read) if read != now => {
                     apply(&read);
                     now = read;
@@ -71,7 +77,7 @@ impl<T: PartialEq + Send + 'static> Reload<T> {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::{Arc, Mutex};
+    use std::sync::Mutex;
 
     use rustix::process::{Signal, getpid, kill_process};
 

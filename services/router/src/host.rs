@@ -75,7 +75,10 @@ pub async fn start_reloading(
         .with_tls(security.http.clone())
         .with_patience(config.run.security.head_timeout);
     let (control, control_addr) = listen("control", config.control, CONTROL_CONNECTIONS).await?;
-    let control = control.with_tls(security.control.clone());
+    // A node that connects gives up after this: who takes longer is none, and holds a place that nodes need.
+    let control = control
+        .with_tls(security.control.clone())
+        .with_patience(config.settings.connect_timeout.duration());
     security.warn_of_open_doors(&config, http_addr, control_addr);
     let me = NodeSelf {
         role: Role::Router,

@@ -1,6 +1,7 @@
 //! The front door: who is answered at once, who waits, and how waiting requests come to a pair.
 
 use super::placement::Placement;
+use super::queue::Lifted;
 use super::{Arrival, Effect, Ledger, Outcome, Timer};
 use crate::ids::RequestKey;
 use crate::reason::{Blame, Reason};
@@ -12,6 +13,16 @@ pub(super) const RETRY_AFTER: Millis = Millis(1000);
 
 /// How many waiting requests one step looks at, so that a long queue never makes the ledger late.
 const LOOK_AT_MOST: usize = 64;
+
+/// What became of the request that was next.
+enum Tried {
+    /// It is in the queue no more.
+    Gone,
+    /// Others are looked at; it is put back then. Whether it waits for pages alone.
+    PassedOver(Option<Lifted>, bool),
+    /// All others wait behind it. Whether it waits for pages alone.
+    Stop(bool),
+}
 
 impl Ledger {
     /// A request arrived: it is answered at once, or it waits from now on under its deadlines.
@@ -90,50 +101,90 @@ impl Ledger {
     }
 
     fn admit_model(&mut self, model: &Option<String>) {
-        let weights = self.settings.weights();
-        for _ in 0..LOOK_AT_MOST {
-            let Some(key) = self.queue.next(model, weights) else {
-                return;
-            };
-            let Some(request) = self.requests.get(&key) else { return };
-            match self.place(request) {
-                Placement::Pair { prefill, decode } => {
-                    let cost = request.cost();
-                    self.queue.serve(Self::place_of(request), key, weights);
-                    self.went_on(cost);
-                    self.begin(key, prefill, decode);
+        let mut passed_over = vec![];
+        let (mut looked_at, mut went, mut short) = (0, false, false);
+        while looked_at < LOOK_AT_MOST
+            && let Some(key) = self.queue.next(model, self.settings.weights())
+        {
+            looked_at += 1;
+            match self.try_one(key, model) {
+                Tried::Gone => went = true,
+                Tried::PassedOver(lifted, for_pages) => {
+                    short |= for_pages;
+                    passed_over.extend(lifted.map(|lifted| (key, lifted)));
                 }
-                Placement::Wait => {
-                    if !self.steps_aside(key, model) {
-                        return;
-                    }
-                    self.try_later(key);
+                Tried::Stop(for_pages) => {
+                    short |= for_pages;
+                    break;
                 }
-                Placement::Never(Reason::NoPrefillWorker | Reason::NoDecodeWorker) if self.recovers() => {
-                    self.try_later(key);
-                }
-                Placement::Never(reason) => self.give_up(key, reason),
-                Placement::Exhausted => self.give_up(key, Reason::NoDecodeWorker),
             }
         }
+        for (key, lifted) in passed_over {
+            if let Some(request) = self.requests.get(&key) {
+                self.queue.put_back(Self::place_of(request), key, lifted);
+            }
+        }
+        if !short {
+            self.queue.is_not_short(model);
+        }
         // The rest is looked at in the next step, which the next report brings.
-        self.pump = true;
+        self.pump |= went && looked_at == LOOK_AT_MOST;
     }
 
-    /// Whether the head of the queue, which cannot go on, is set aside for a moment, or all others wait behind it. They do
-    /// while nobody has a place, and while it waits for so many pages that it would never get them if others went on taking
-    /// those that come back; but that for a progress TTL only, and then for as long not, or one that asks for much could stop
-    /// the whole fleet. Set aside it is still looked at each report period: that there are no workers any more is news to it.
-    fn steps_aside(&mut self, key: RequestKey, model: &Option<String>) -> bool {
-        if !self.any_place(model.as_ref()) {
-            return false;
-        }
-        let (now, patience) = (self.now, self.settings.progress_ttl);
-        let Some(request) = self.requests.get_mut(&key) else {
-            return true;
+    /// Tries the one that is next.
+    fn try_one(&mut self, key: RequestKey, model: &Option<String>) -> Tried {
+        let weights = self.settings.weights();
+        let Some(request) = self.requests.get(&key) else {
+            // Not reached: what waits is live. One that is not would stop all others for good.
+            self.queue.drop_next(model, weights);
+            return Tried::Gone;
         };
-        // One that waits for certain workers takes nothing from what others do elsewhere.
-        !request.is_free() || request.lets_pass(now, patience)
+        match self.place(request) {
+            Placement::Pair { prefill, decode } => {
+                let cost = request.cost();
+                self.queue.serve(Self::place_of(request), key, weights);
+                self.went_on(cost);
+                self.begin(key, prefill, decode);
+            }
+            Placement::Wait { .. } if !self.any_place(model.as_ref()) => return Tried::Stop(false),
+            Placement::Wait { pages: true } => return self.waits_for_pages(key, model),
+            // A worker that has refused it is asked again after a moment.
+            Placement::Wait { pages: false } if !request.refused.is_empty() => self.try_later(key),
+            // It waits for certain workers: others may go elsewhere meanwhile.
+            Placement::Wait { pages: false } => return Tried::PassedOver(self.lift(key), false),
+            Placement::Never(Reason::NoPrefillWorker | Reason::NoDecodeWorker) if self.recovers() => {
+                self.try_later(key);
+            }
+            Placement::Never(reason) => self.give_up(key, reason),
+            Placement::Exhausted => self.give_up(key, Reason::NoDecodeWorker),
+        }
+        Tried::Gone
+    }
+
+    /// One that is next waits for pages alone. All others wait behind it, or it would never get as many as it needs: others
+    /// would go on taking those that come back. But that for a progress TTL only, and then for as long it is passed over, in
+    /// turn, or those that ask for much could stop the whole fleet. The time is the queue's, not the request's: many such
+    /// requests stop it no longer than one.
+    fn waits_for_pages(&mut self, key: RequestKey, model: &Option<String>) -> Tried {
+        self.queue.is_short(model, self.now);
+        if self.lets_pass(model) {
+            Tried::PassedOver(self.lift(key), true)
+        } else {
+            Tried::Stop(true)
+        }
+    }
+
+    /// Whether what waits for pages alone is passed over now.
+    pub(super) fn lets_pass(&self, model: &Option<String>) -> bool {
+        self.queue.short_since(model).is_some_and(|since| {
+            let turns = self.now.since(since).0 / self.settings.progress_ttl.0.max(1);
+            !turns.is_multiple_of(2)
+        })
+    }
+
+    fn lift(&mut self, key: RequestKey) -> Option<Lifted> {
+        let request = self.requests.get(&key)?;
+        self.queue.lift(Self::place_of(request), key)
     }
 
     /// R has just been stopped: its connections broke because of that, and are made again.

@@ -35,7 +35,6 @@ impl Ledger {
         let passed = request.passed;
         request.stage = Stage::Running(id);
         request.not_before = None;
-        request.head_since = None;
         request.queue.run(now);
         if !std::mem::replace(&mut request.admitted, true) && request.arrival.pair.is_none() {
             self.bucket.gain();
@@ -219,7 +218,7 @@ impl Ledger {
     /// While R knows of its own stop the links are not judged: the request waits for the end of the grace, and after it for
     /// workers to be connected again.
     fn may_be_placed(&self, request: &crate::request::Request) -> bool {
-        self.held || self.recovers() || matches!(self.place(request), Placement::Pair { .. } | Placement::Wait)
+        self.held || self.recovers() || matches!(self.place(request), Placement::Pair { .. } | Placement::Wait { .. })
     }
 }
 

@@ -109,12 +109,14 @@ impl Member {
     }
 
     /// Whether what a room takes is there. A worker without any room takes every room that it can hold at all.
-    fn can_book(&self, booking: Booking, settings: &Settings) -> bool {
+    /// `foreign`: whether what is taken there by others counts.
+    fn can_book(&self, booking: Booking, settings: &Settings, foreign: bool) -> bool {
         let (pages, tokens) = self.books.booked();
         let percent = u64::from(settings.page_booking_percent);
         let most_pages = u64::from(self.info.pages) * percent / 100;
         let most_tokens = u64::from(settings.prefill_booking_tokens);
-        let pages_fit = percent == 0 || pages + self.books.foreign + u64::from(booking.pages) <= most_pages;
+        let others = if foreign { self.books.foreign } else { 0 };
+        let pages_fit = percent == 0 || pages + others + u64::from(booking.pages) <= most_pages;
         let tokens_fit = most_tokens == 0 || tokens == 0 || tokens + u64::from(booking.tokens) <= most_tokens;
         pages_fit && tokens_fit
     }
@@ -131,12 +133,12 @@ impl Member {
 }
 
 impl Ledger {
-    /// Whether both workers of a pair have the pages for a request, and P the time for its prompt.
-    pub(super) fn can_book(&self, request: &Request, prefill: &Member, decode: &Member) -> bool {
-        [prefill, decode].into_iter().all(|member| {
-            let booking = Booking::of(&member.info, request.prompt(), request.remaining());
-            member.can_book(booking, &self.settings)
-        })
+    /// Whether a worker has the pages for a request, and if it is P the time for its prompt. While those that wait for pages are
+    /// passed over, pages that others hold there do not count: two routers that each take back at once what they themselves give
+    /// back would else keep for ever what they happen to have. At the worker's own queue all routers are equal.
+    pub(super) fn can_book(&self, request: &Request, member: &Member) -> bool {
+        let booking = Booking::of(&member.info, request.prompt(), request.remaining());
+        member.can_book(booking, &self.settings, !self.lets_pass(&request.arrival.model))
     }
 
     /// P has computed all of a room's prompt: another one may be booked.

@@ -31,9 +31,14 @@ pub struct Shed {
     pub displaced: u64,
 }
 
+/// A rate of a queue that has been empty for so long says nothing of the next one.
+const FORGET: Millis = Millis::from_secs(30);
+
 /// How fast the queue goes down, measured while somebody waits.
 #[derive(Clone, Debug, Default, Hash)]
 pub(super) struct Drain {
+    /// Since when nobody waits.
+    empty_since: Option<Moment>,
     /// When it was last looked at, if somebody waited then.
     since: Option<Moment>,
     /// Of the sample in hand.
@@ -47,7 +52,8 @@ pub(super) struct Drain {
 impl Drain {
     /// A request went on from the queue to a pair.
     fn went_on(&mut self, cost: u64) {
-        if self.since.is_some() {
+        // What had a room before costs nothing here, and is no part of a rate.
+        if self.since.is_some() && cost > 0 {
             self.tokens += cost;
             self.requests += 1;
         }
@@ -59,6 +65,16 @@ impl Drain {
             self.busy = self.busy + now.since(since).min(longest);
         }
         self.since = waits.then_some(now);
+        if !waits {
+            self.empty_since.get_or_insert(now);
+        } else if let Some(since) = self.empty_since.take()
+            && now.since(since) > FORGET
+        {
+            *self = Self {
+                since: self.since,
+                ..Self::default()
+            };
+        }
         let enough = self.busy >= SAMPLE && self.requests >= ENOUGH;
         if enough || self.busy >= LONG_SAMPLE {
             if self.requests == 0 && self.rate.is_none() {
@@ -206,8 +222,15 @@ mod tests {
         // 500 tokens a second.
         assert_eq!(drain.wait(1000), Some(Millis(2000)));
         drain.look(Moment(1000), false, longest);
-        drain.look(Moment(100_000), true, longest);
+        drain.look(Moment(30_000), true, longest);
         assert_eq!(drain.wait(1000), Some(Millis(2000)), "an empty queue tells nothing");
+        (0..10).for_each(|_| drain.went_on(0));
+        drain.look(Moment(30_900), true, longest);
+        assert_eq!(drain.wait(1000), Some(Millis(2000)), "a second attempt is no rate");
+        drain.look(Moment(31_000), false, longest);
+        drain.look(Moment(40_000), false, longest);
+        drain.look(Moment(62_000), true, longest);
+        assert_eq!(drain.wait(1000), None, "an old rate is none");
     }
 
     #[test]

@@ -19,8 +19,11 @@ pub(super) enum Placement {
         /// The decode worker.
         decode: Incarnation,
     },
-    /// There are pairs, but their tables are full, or they have refused it in this round.
-    Wait,
+    /// There are pairs, but their tables are full, or they have refused it in this round, or lack pages.
+    Wait {
+        /// Some pair has a place for it and lacks pages alone, or time to compute.
+        pages: bool,
+    },
     /// No pair can ever take it.
     Never(Reason),
     /// The only pairs are those that it must avoid.
@@ -111,35 +114,46 @@ impl Ledger {
     }
 
     /// Looks at pairs in the order of their workers, until one will do: after sorting that is mostly the first one, and at
-    /// the most all of them once.
+    /// the most all of them once. What is true of one worker is found out once; of pairs that cannot be taken now only one is
+    /// looked at closer.
     fn choose(&self, request: &Request, prefills: &[&Member], decodes: &[&Member]) -> Placement {
-        let mut scan = Scan {
-            open_window: self.settings.open_window,
-            ..Scan::default()
-        };
-        let reuse = request.blamed.is_empty();
+        let mut scan = Scan::default();
         let prefill_first = self.chooser.prefill_first(&request.arrival.blocks);
+        let (prefills, decodes) = (self.look_at(request, prefills), self.look_at(request, decodes));
         let (outer, inner) = if prefill_first {
             (prefills, decodes)
         } else {
             (decodes, prefills)
         };
-        for one in outer {
-            for other in inner.iter().filter(|other| other.info.class == one.info.class) {
+        for one in &outer {
+            for other in inner
+                .iter()
+                .filter(|other| other.member.info.class == one.member.info.class)
+            {
                 let (prefill, decode) = if prefill_first { (one, other) } else { (other, one) };
-                scan.same_class = true;
-                if !can_hold(request, prefill, decode) {
-                    continue;
-                }
-                scan.bookable = self.can_book(request, prefill, decode);
-                let avoided = self.avoids(prefill.info.incarnation, decode.info.incarnation);
-                scan.look(request, prefill, decode, avoided);
+                scan.look(self, request, prefill, decode);
                 if let Some(Some((prefill, decode))) = scan.fresh {
                     return Placement::Pair { prefill, decode };
                 }
             }
         }
-        scan.result(reuse)
+        scan.result(request.blamed.is_empty())
+    }
+
+    /// What is true of each worker, whoever the other is.
+    fn look_at<'a>(&self, request: &Request, members: &[&'a Member]) -> Vec<Worker<'a>> {
+        let look = |member: &&'a Member| {
+            let refusal = request.refused.get(&member.info.incarnation);
+            Worker {
+                member,
+                holds: can_hold(request, member),
+                too_large: refusal == Some(&Refusal::TooLarge),
+                blamed: request.blamed.contains(&member.info.incarnation),
+                has_place: refusal.is_none() && member.has_place(self.settings.open_window),
+                has_pages: self.can_book(request, member),
+            }
+        };
+        members.iter().map(look).collect()
     }
 
     /// Whether some pair of this model may have a place for a room more.
@@ -156,15 +170,29 @@ impl Ledger {
     }
 }
 
+/// A worker that may take a request.
+struct Worker<'a> {
+    member: &'a Member,
+    /// It can hold it at all.
+    holds: bool,
+    /// It has said itself that it cannot.
+    too_large: bool,
+    /// It was blamed for a room of this request.
+    blamed: bool,
+    /// It has a place now, and has not refused it in this round.
+    has_place: bool,
+    /// It has the pages, and if it is P the time.
+    has_pages: bool,
+}
+
 /// What one look over pairs found.
 #[derive(Default)]
 struct Scan {
-    open_window: u32,
-    /// The pair in hand has the pages for it.
-    bookable: bool,
     same_class: bool,
     fits: bool,
     too_large: bool,
+    /// Some pair has a place and lacks pages alone.
+    pages: bool,
     fresh: Slot,
     /// A pair that failed it before.
     failed: Slot,
@@ -177,32 +205,37 @@ struct Scan {
 type Slot = Option<Option<(Incarnation, Incarnation)>>;
 
 impl Scan {
-    fn look(&mut self, request: &Request, prefill: &Member, decode: &Member, avoided: bool) {
-        let (p, d) = (prefill.info.incarnation, decode.info.incarnation);
+    fn look(&mut self, ledger: &Ledger, request: &Request, prefill: &Worker<'_>, decode: &Worker<'_>) {
+        self.same_class = true;
+        if !prefill.holds || !decode.holds {
+            return;
+        }
         self.fits = true;
-        let refusal = |node| request.refused.get(&node);
-        if refusal(p) == Some(&Refusal::TooLarge) || refusal(d) == Some(&Refusal::TooLarge) {
+        if prefill.too_large || decode.too_large {
             self.too_large = true;
             return;
         }
-        if request.blamed.contains(&p) || request.blamed.contains(&d) {
+        if prefill.blamed || decode.blamed {
             return;
         }
-        let slot = if request.failed_pairs.contains(&(p, d)) {
+        let has_place = prefill.has_place && decode.has_place;
+        let open = has_place && prefill.has_pages && decode.has_pages;
+        self.pages |= has_place && !open;
+        if !open && self.fresh.is_some() {
+            // That there is such a pair is known, and this one changes nothing.
+            return;
+        }
+        let pair = (prefill.member.info.incarnation, decode.member.info.incarnation);
+        let slot = if request.failed_pairs.contains(&pair) {
             &mut self.failed
-        } else if avoided {
+        } else if ledger.avoids(pair.0, pair.1) {
             &mut self.avoided
         } else {
             &mut self.fresh
         };
         let best = slot.get_or_insert(None);
-        let open = self.bookable
-            && refusal(p).is_none()
-            && refusal(d).is_none()
-            && prefill.has_place(self.open_window)
-            && decode.has_place(self.open_window);
         if open && best.is_none() {
-            *best = Some((p, d));
+            *best = Some(pair);
         }
     }
 
@@ -215,7 +248,7 @@ impl Scan {
         };
         match usable {
             Some(Some((prefill, decode))) => Placement::Pair { prefill, decode },
-            Some(None) => Placement::Wait,
+            Some(None) => Placement::Wait { pages: self.pages },
             None if !self.same_class => Placement::Never(Reason::NoPrefillWorker),
             None if !self.fits || self.too_large => Placement::Never(Reason::TooLarge),
             None => Placement::Exhausted,
@@ -224,12 +257,14 @@ impl Scan {
 }
 
 /// What D must reserve and P must compute can never fit otherwise.
-fn can_hold(request: &Request, prefill: &Member, decode: &Member) -> bool {
+fn can_hold(request: &Request, member: &Member) -> bool {
     let prompt = request.prompt();
     let all = prompt.saturating_add(request.remaining());
-    all <= prefill.info.context.min(decode.info.context)
-        && pages(decode, all) <= decode.info.pages
-        && pages(prefill, prompt) <= prefill.info.pages
+    let reserved = match member.info.role {
+        Role::Decode => all,
+        Role::Prefill | Role::Router => prompt,
+    };
+    all <= member.info.context && pages(member, reserved) <= member.info.pages
 }
 
 fn pages(member: &Member, tokens: u32) -> u32 {

@@ -9,6 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::class::Class;
 use crate::ids::RequestKey;
+use crate::time::Moment;
 
 /// A token's length on the clock of classes, so that weights divide it.
 const SCALE: u64 = 1000;
@@ -24,6 +25,8 @@ pub(super) struct Queue {
 /// What waits for workers of one model.
 #[derive(Clone, Debug, Default, Hash)]
 struct Shelf {
+    /// Since when there is always somebody who waits for pages alone.
+    short_since: Option<Moment>,
     clock: u64,
     lines: [Line; 3],
 }
@@ -48,6 +51,13 @@ struct Lane {
     /// Costs.
     waiting: BTreeMap<RequestKey, u64>,
     tokens: u64,
+}
+
+/// A request that is passed over: what it costs, and where its tenant stood.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Lifted {
+    cost: u64,
+    stands: u64,
 }
 
 /// Where a request waits.
@@ -109,6 +119,17 @@ impl Line {
             lane.tokens = lane.tokens - old.unwrap_or(0) + cost;
         });
         fresh
+    }
+
+    /// Puts one back that was only passed over: nothing of its tenant's place has changed.
+    fn put_back(&mut self, tenant: &str, key: RequestKey, lifted: Lifted) {
+        self.change(tenant, |lane| {
+            if lane.waiting.is_empty() {
+                lane.stands = lifted.stands;
+            }
+            lane.waiting.insert(key, lifted.cost);
+            lane.tokens += lifted.cost;
+        });
     }
 
     /// Takes a request out; `served`: its turn has come, and its line has had what it costs.
@@ -191,6 +212,55 @@ impl Queue {
         line.stands = line.stands.saturating_add(length(cost, place.class, weights));
         shelf.clock = shelf.clock.max(line.stands);
         self.left(place);
+    }
+
+    /// Passes over a request for a moment, so that others can be looked at: it must be put back in the same step.
+    pub(super) fn lift(&mut self, place: Place<'_>, key: RequestKey) -> Option<Lifted> {
+        let shelf = self.models.get_mut(place.model)?;
+        let line = &mut shelf.lines[place.class.index()];
+        let stands = line.tenants.get(place.tenant)?.stands;
+        let cost = line.take(place.tenant, key, false)?;
+        self.waiting[place.class.index()] -= 1;
+        Some(Lifted { cost, stands })
+    }
+
+    /// Puts back what was passed over, where it was.
+    pub(super) fn put_back(&mut self, place: Place<'_>, key: RequestKey, lifted: Lifted) {
+        let shelf = self.models.entry(place.model.clone()).or_default();
+        shelf.lines[place.class.index()].put_back(place.tenant, key, lifted);
+        self.waiting[place.class.index()] += 1;
+    }
+
+    /// The one that is next leaves without having been served.
+    pub(super) fn drop_next(&mut self, model: &Option<String>, weights: [u32; 3]) {
+        let next = self.models.get(model).and_then(|shelf| {
+            let (_, class) = shelf.next(weights)?;
+            let (tenant, key, _) = shelf.lines[class.index()].head()?;
+            Some((class, tenant.to_owned(), key))
+        });
+        if let Some((class, tenant, key)) = next {
+            let tenant = tenant.as_str();
+            self.remove(Place { model, class, tenant }, key);
+        }
+    }
+
+    /// Somebody of this model waits for pages alone.
+    pub(super) fn is_short(&mut self, model: &Option<String>, now: Moment) {
+        if let Some(shelf) = self.models.get_mut(model) {
+            shelf.short_since.get_or_insert(now);
+        }
+    }
+
+    /// Since when there always was somebody who does.
+    pub(super) fn short_since(&self, model: &Option<String>) -> Option<Moment> {
+        self.models.get(model).and_then(|shelf| shelf.short_since)
+    }
+
+    /// Nobody of this model waits for pages alone.
+    pub(super) fn is_not_short(&mut self, model: &Option<String>) {
+        if let Some(shelf) = self.models.get_mut(model) {
+            shelf.short_since = None;
+        }
     }
 
     /// A request waits no longer, for another reason; whether it did.
@@ -454,6 +524,43 @@ mod tests {
         // What had a room before is not given up.
         queue.push(at(Class::Low, "small"), RequestKey(60), 0);
         assert_eq!(by(&queue, Class::Normal, "flood"), None);
+    }
+
+    #[test]
+    fn one_that_was_passed_over_has_its_place_still() {
+        let mut queue = Queue::default();
+        queue.push(at(Class::Normal, "large"), RequestKey(1), 1000);
+        (10..40).for_each(|key| queue.push(at(Class::Normal, "small"), RequestKey(key), 100));
+        for round in 0..9 {
+            let key = queue.next(MODEL, WEIGHTS).expect("somebody waits");
+            assert_eq!(key, RequestKey(10 + round));
+            queue.serve(at(Class::Normal, "small"), key, WEIGHTS);
+        }
+        // From now on the large one is first, whenever it is looked at.
+        for round in 0..5 {
+            let first = queue.next(MODEL, WEIGHTS).expect("somebody waits");
+            let small = RequestKey(19 + round);
+            let lifted = if first == RequestKey(1) {
+                queue.lift(at(Class::Normal, "large"), first)
+            } else {
+                assert_eq!(first, small, "equal marks");
+                None
+            };
+            queue.serve(at(Class::Normal, "small"), small, WEIGHTS);
+            if let Some(lifted) = lifted {
+                queue.put_back(at(Class::Normal, "large"), first, lifted);
+            }
+            assert!(queue.is_true());
+        }
+        assert_eq!(queue.next(MODEL, WEIGHTS), Some(RequestKey(1)));
+        // Alone and passed over, it keeps its shelf.
+        let mut queue = Queue::default();
+        queue.push(at(Class::Low, "a"), RequestKey(1), 5);
+        let lifted = queue.lift(at(Class::Low, "a"), RequestKey(1)).expect("it waits");
+        assert_eq!(queue.len(), 0);
+        queue.put_back(at(Class::Low, "a"), RequestKey(1), lifted);
+        assert!(queue.remove(at(Class::Low, "a"), RequestKey(1)));
+        assert_eq!((queue.len(), queue.models().len()), (0, 0));
     }
 
     #[test]

@@ -2,7 +2,8 @@
 //! what it was sent, or never come to it.
 //!
 //! A block's hash stands for the whole way from the root, so a node is found by the hash of its first block alone, and none
-//! needs to know its parent or its children.
+//! needs to know its parent or its children. Whoever wants to can make two beginnings with the same hash: the node that was there
+//! gives way to the new one then, and nothing worse follows.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -17,6 +18,8 @@ pub(super) struct Seen {
     /// What each worker has of each node, that to forget first in front: the longest unused, of one prompt the deepest. Nothing
     /// was used later than what it hangs from, so the first is always a leaf of its worker's.
     order: BTreeSet<(u64, Reverse<usize>, u64, Incarnation)>,
+    /// How many nodes each worker has.
+    held: BTreeMap<Incarnation, usize>,
     /// Placements so far: the tree's own time.
     time: u64,
     /// Blocks, those of each worker counted for themselves.
@@ -40,6 +43,7 @@ impl Seen {
         Self {
             nodes: BTreeMap::new(),
             order: BTreeSet::new(),
+            held: BTreeMap::new(),
             time: 0,
             blocks: 0,
             most,
@@ -88,11 +92,11 @@ impl Seen {
                 depth: known,
                 workers: BTreeMap::new(),
             };
-            self.nodes.insert(*first, node);
+            self.insert(*first, node);
             self.touch(*first, worker);
         }
         while self.blocks > self.most
-            && let Some((_, _, first, worker)) = self.order.first().copied()
+            && let Some((_, _, first, worker)) = self.order.pop_first()
         {
             self.drop_one(first, worker);
         }
@@ -100,6 +104,10 @@ impl Seen {
 
     /// A worker is gone, or is not to be believed: nothing leads to it any more.
     pub(super) fn forget(&mut self, worker: Incarnation) {
+        if !self.held.contains_key(&worker) {
+            // It is asked for each room that a worker loses, and looks at the whole tree.
+            return;
+        }
         let of_worker = self.nodes.iter().filter(|(_, node)| node.workers.contains_key(&worker));
         let all: Vec<u64> = of_worker.map(|(first, _)| *first).collect();
         for first in all {
@@ -117,7 +125,7 @@ impl Seen {
         let mut known = Some(0);
         std::iter::from_fn(move || {
             let rest = blocks.get(known?..)?;
-            let node = self.nodes.get(rest.first()?)?;
+            let node = self.nodes.get(rest.first()?).filter(|node| Some(node.depth) == known)?;
             let shared = node
                 .run
                 .iter()
@@ -139,12 +147,21 @@ impl Seen {
             depth: node.depth + blocks,
             workers: node.workers.clone(),
         };
-        let places = rest
-            .workers
-            .iter()
-            .map(|(worker, then)| (*then, Reverse(rest.depth), rest.run[0], *worker));
-        self.order.extend(places);
-        self.nodes.insert(rest.run[0], rest);
+        self.insert(rest.run[0], rest);
+    }
+
+    /// Puts a node there; one of the same hash that is there gives way.
+    fn insert(&mut self, first: u64, node: Node) {
+        let old = self.nodes.get(&first).map(|old| old.workers.keys().copied().collect());
+        let old: Vec<Incarnation> = old.unwrap_or_default();
+        for worker in old {
+            self.drop_one(first, worker);
+        }
+        for (worker, then) in &node.workers {
+            self.order.insert((*then, Reverse(node.depth), first, *worker));
+            *self.held.entry(*worker).or_default() += 1;
+        }
+        self.nodes.insert(first, node);
     }
 
     /// A worker has this node from now on, and has just used it.
@@ -153,7 +170,10 @@ impl Seen {
         let depth = Reverse(node.depth);
         match node.workers.insert(worker, self.time) {
             Some(then) => drop(self.order.remove(&(then, depth, first, worker))),
-            None => self.blocks += node.run.len(),
+            None => {
+                self.blocks += node.run.len();
+                *self.held.entry(worker).or_default() += 1;
+            }
         }
         self.order.insert((self.time, depth, first, worker));
     }
@@ -164,6 +184,12 @@ impl Seen {
         if let Some(then) = node.workers.remove(&worker) {
             self.blocks -= node.run.len();
             self.order.remove(&(then, Reverse(node.depth), first, worker));
+            if let Some(held) = self.held.get_mut(&worker) {
+                *held -= 1;
+                if *held == 0 {
+                    self.held.remove(&worker);
+                }
+            }
         }
         if node.workers.is_empty() {
             self.nodes.remove(&first);
@@ -182,7 +208,8 @@ impl Seen {
         });
         let kept = kept.sum();
         let places: usize = self.nodes.values().map(|node| node.workers.len()).sum();
-        assert_eq!((self.blocks, self.order.len()), (kept, places));
+        let held: usize = self.held.values().sum();
+        assert_eq!((self.blocks, self.order.len(), held), (kept, places, places));
         assert!(kept <= self.most);
         kept
     }
@@ -252,7 +279,35 @@ mod tests {
         );
     }
 
+    #[test]
+    fn beginnings_of_one_hash_cost_nothing_but_each_other() {
+        let mut seen = Seen::new(3);
+        for prompt in [&[5][..], &[1, 5], &[1, 9], &[7], &[7, 7], &[8, 80]] {
+            seen.sent(prompt, A);
+            seen.checked();
+        }
+        assert_eq!(seen.matched(&[8, 80], A), 2);
+    }
+
     proptest! {
+        /// Hashes that are no hashes: anything may be made equal.
+        #[test]
+        fn whatever_hashes_are_the_tree_stays_whole(
+            most in 1_usize..12,
+            sent in prop::collection::vec((0_u64..3, prop::collection::vec(0_u64..5, 1..6)), 0..80),
+            asked in prop::collection::vec(0_u64..5, 1..6),
+        ) {
+            let mut seen = Seen::new(most);
+            for (worker, prompt) in &sent {
+                seen.sent(prompt, Incarnation::new(*worker));
+                seen.checked();
+                prop_assert!(seen.matches(&asked).values().all(|matched| *matched as usize <= asked.len()));
+                prop_assert!(seen.matched(&asked, Incarnation::new(*worker)) as usize <= asked.len());
+            }
+            (0..3).for_each(|worker| seen.forget(Incarnation::new(worker)));
+            prop_assert_eq!((seen.checked(), seen.is_empty()), (0, true));
+        }
+
         /// Against what it should be: whole prompts in a list, the nodes of which are bounded by nothing.
         #[test]
         fn it_never_says_more_than_was_sent_and_never_grows_beyond_its_bound(

@@ -16,6 +16,17 @@ fn booked(bench: &Bench, node: Incarnation) -> (u64, u64) {
     bench.ledger.members[&node].books.booked()
 }
 
+impl Bench {
+    /// The room of a request that has begun and been committed.
+    fn decoding_of(&mut self, asks: Event) -> RoomId {
+        let room = begun(&self.on(asks)).room;
+        self.admit(room);
+        self.say(room, Side::Prefill, FromWorker::Started(Epoch(1)));
+        self.say(room, Side::Decode, FromWorker::Committed);
+        room
+    }
+}
+
 fn reports(bench: &mut Bench, node: Incarnation, free_pages: u32) -> Vec<Effect> {
     bench.on(Event::Load {
         incarnation: node,
@@ -161,6 +172,85 @@ fn what_others_take_of_a_worker_is_not_there() {
 }
 
 #[test]
+fn what_others_hold_is_asked_for_at_the_worker_after_a_progress_ttl() {
+    let mut bench = Bench::pair();
+    bench.loads = false;
+    reports(&mut bench, D1, 2);
+    assert!(!begins(&bench.on(asks(1, 200, 40))));
+    let ttl = Settings::default().progress_ttl.0;
+    let mut began = None;
+    for _ in 0..40 {
+        // Another router takes back whatever it gives back.
+        let told = [
+            bench.pass(250),
+            reports(&mut bench, P1, 100),
+            reports(&mut bench, D1, 2),
+        ]
+        .concat();
+        if begins(&told) {
+            began = Some(bench.now.since(Moment(1000)).0);
+            break;
+        }
+    }
+    assert!(began.is_some_and(|at| at >= ttl && at <= ttl + 1000), "{began:?}");
+}
+
+/// The first request whose room began in these steps, and when; the running room makes progress meanwhile.
+fn first_to_begin(bench: &mut Bench, room: RoomId, steps: u32) -> Option<(u64, u64)> {
+    (0..steps).find_map(|position| {
+        bench.tokens(room, position, 1);
+        let effects = bench.pass(250);
+        let began = effects.iter().find_map(|effect| match effect {
+            Effect::Begin { spec, .. } => Some(spec.request.0),
+            _ => None,
+        });
+        began.map(|request| (request, bench.now.since(Moment(1000)).0))
+    })
+}
+
+#[test]
+fn many_that_ask_for_much_stop_the_fleet_no_longer_than_one() {
+    let mut bench = Bench::pair();
+    let room = bench.decoding_of(asks(1, 500, 400));
+    for key in 2..=5 {
+        assert!(!begins(&bench.on(asks(key, 700, 200))));
+    }
+    assert!(!begins(&bench.on(asks(6, 20, 5))));
+    let ttl = Settings::default().progress_ttl.0;
+    let (request, at) = first_to_begin(&mut bench, room, 30).expect("somebody goes on");
+    assert_eq!(request, 6);
+    assert!(at <= ttl + 500, "{at}");
+}
+
+#[test]
+fn a_second_attempt_has_the_pages_that_come_back_before_those_that_wait() {
+    let mut bench = Bench::with(Settings::default(), &[P1, P2], &[D1, D2]);
+    // Each decode worker has one room that fills it, and more of the same wait.
+    let lost = bench.decoding_of(asks(1, 500, 400));
+    let other = bench.decoding_of(asks(2, 500, 400));
+    for key in 3..=8 {
+        assert!(!begins(&bench.on(asks(key, 500, 400))), "{key}");
+    }
+    bench.tokens(lost, 0, 3);
+    let down = bench.ledger.rooms[&lost].spec.decode;
+    bench.on(Event::NodeDown { incarnation: down });
+    for _ in 0..4 {
+        bench.tokens(other, 0, 1);
+        bench.pass(100);
+    }
+    assert_eq!(bench.ledger.requests[&RequestKey(1)].stage, Stage::Waiting);
+    let effects = bench.on(Event::ClientGone { request: RequestKey(2) });
+    let began: Vec<u64> = effects
+        .iter()
+        .filter_map(|effect| match effect {
+            Effect::Begin { spec, .. } => Some(spec.request.0),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(began, [1], "{effects:?}");
+}
+
+#[test]
 fn prompts_wait_while_prefill_has_enough_to_compute() {
     let settings = Settings {
         prefill_booking_tokens: 600,
@@ -215,9 +305,8 @@ fn one_that_asks_for_much_stops_the_fleet_for_a_progress_ttl_at_most() {
         Stage::Waiting,
         "the large one waits on"
     );
-    // Set aside it still hears what happens: without workers it has its answer with the next look.
-    bench.on(Event::NodeDown { incarnation: P1 });
-    let told = answers(&bench.pass(300));
+    // Passed over it still hears what happens: without workers it has its answer at once.
+    let told = answers(&bench.on(Event::NodeDown { incarnation: P1 }));
     let none = |(request, outcome): &(RequestKey, Outcome)| {
         *request == RequestKey(2)
             && matches!(
