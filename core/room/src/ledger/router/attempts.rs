@@ -146,7 +146,9 @@ impl Ledger {
         let now = self.now;
         if let Some(request) = self.request_mut(key) {
             request.stage = Stage::Waiting;
-            request.refused.insert(node, refusal);
+            if refusal != Refusal::NoPermit {
+                request.refused.insert(node, refusal);
+            }
             request.queue.run(now);
         }
         self.fail(id, refusal_reason(refusal), None, None);
@@ -154,6 +156,8 @@ impl Ledger {
         self.make_ready(key);
     }
 
+    /// A full table is the worker's matter, and over with its next report or a little later: whoever it refused is next then, and
+    /// not behind those that came after it.
     fn learn_from_refusal(&mut self, node: Incarnation, refusal: Refusal) {
         match refusal {
             Refusal::NoPermit | Refusal::Draining => {
