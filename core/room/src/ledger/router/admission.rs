@@ -20,8 +20,8 @@ enum Tried {
     Gone,
     /// Others are looked at; it is put back then. Whether it waits for pages alone.
     PassedOver(Option<Lifted>, bool),
-    /// All others wait behind it. Whether it waits for pages alone.
-    Stop(bool),
+    /// All others wait behind it.
+    Stop,
 }
 
 impl Ledger {
@@ -113,8 +113,9 @@ impl Ledger {
                     short |= for_pages;
                     passed_over.extend(lifted.map(|lifted| (key, lifted)));
                 }
-                Tried::Stop(for_pages) => {
-                    short |= for_pages;
+                Tried::Stop => {
+                    // Who waits behind it, and for what, is not known: the time runs on.
+                    short = true;
                     break;
                 }
             }
@@ -146,7 +147,7 @@ impl Ledger {
                 self.went_on(cost);
                 self.begin(key, prefill, decode);
             }
-            Placement::Wait { .. } if !self.any_place(model.as_ref()) => return Tried::Stop(false),
+            Placement::Wait { .. } if !self.any_place(model.as_ref()) => return Tried::Stop,
             Placement::Wait { pages: true } => return self.waits_for_pages(key, model),
             // A worker that has refused it is asked again after a moment.
             Placement::Wait { pages: false } if !request.refused.is_empty() => self.try_later(key),
@@ -170,7 +171,7 @@ impl Ledger {
         if self.lets_pass(model) {
             Tried::PassedOver(self.lift(key), true)
         } else {
-            Tried::Stop(true)
+            Tried::Stop
         }
     }
 

@@ -223,6 +223,24 @@ fn many_that_ask_for_much_stop_the_fleet_no_longer_than_one() {
 }
 
 #[test]
+fn a_moment_without_places_does_not_begin_the_patience_anew() {
+    let mut bench = Bench::pair();
+    let room = bench.decoding_of(asks(1, 500, 400));
+    assert!(!begins(&bench.on(asks(2, 700, 200))));
+    assert!(!begins(&bench.on(asks(3, 20, 5))));
+    assert_eq!(first_to_begin(&mut bench, room, 12), None);
+    let until = bench.now + Millis(100);
+    bench.ledger.members.get_mut(&D1).expect("it is there").full_until = Some(until);
+    assert!(!begins(&bench.on(asks(4, 20, 5))), "nobody has a place");
+    let ttl = Settings::default().progress_ttl.0;
+    let began = (12..40).find_map(|position| {
+        bench.tokens(room, position, 1);
+        begins(&bench.pass(250)).then(|| bench.now.since(Moment(1000)).0)
+    });
+    assert!(began.is_some_and(|at| at <= ttl + 500), "{began:?}");
+}
+
+#[test]
 fn a_second_attempt_has_the_pages_that_come_back_before_those_that_wait() {
     let mut bench = Bench::with(Settings::default(), &[P1, P2], &[D1, D2]);
     // Each decode worker has one room that fills it, and more of the same wait.
