@@ -18,6 +18,9 @@ pub(super) struct Member {
     pub(super) link: bool,
     /// It stands but no Load came for too long.
     pub(super) lost: bool,
+    /// R was stopped and has not yet heard an answer from it that was asked for since: the connection may be one that broke
+    /// meanwhile, with old reports in it that are still to be read.
+    pub(super) unproven: bool,
     pub(super) load: Option<Load>,
     /// Rooms that it last reported beyond those of this router: other routers', and those that are over here and not yet there.
     pub(super) foreign: usize,
@@ -50,6 +53,7 @@ impl Member {
             info,
             link: false,
             lost: false,
+            unproven: false,
             load: None,
             foreign: 0,
             heard_at: now,
@@ -72,7 +76,7 @@ impl Member {
 
     /// Whether new rooms may be opened at it.
     pub(super) fn usable(&self) -> bool {
-        self.info.serving && self.link && !self.lost && self.load.is_none_or(|load| load.serving)
+        self.info.serving && self.link && !self.lost && !self.unproven && self.load.is_none_or(|load| load.serving)
     }
 
     /// Rooms at it: those of this router, which are known at every moment, and what its last report has beyond them.
@@ -144,7 +148,30 @@ impl Ledger {
             self.replace_member(asked);
         } else if let Some(member) = self.member_mut(asked) {
             member.who_due = None;
+            member.unproven = false;
+            self.pump = true;
         }
+    }
+
+    /// R finds that it was stopped: rooms are opened only at workers that answer from now on. One that never does fails
+    /// by its reports, or with its connection.
+    pub(super) fn prove_members(&mut self) {
+        let mut asked = Vec::new();
+        for (incarnation, member) in &mut self.members {
+            member.unproven = true;
+            if member.link {
+                asked.push(*incarnation);
+            }
+        }
+        self.out
+            .extend(asked.into_iter().map(|incarnation| Effect::Who { incarnation }));
+    }
+
+    /// The answer may have been lost without its connection: what counts from now on is what always counts.
+    pub(super) fn recovered(&mut self) {
+        self.recovers_until = None;
+        self.members.values_mut().for_each(|member| member.unproven = false);
+        self.pump = true;
     }
 
     pub(super) fn node_up(&mut self, incarnation: Incarnation) {
@@ -154,6 +181,7 @@ impl Ledger {
         };
         member.link = true;
         member.lost = false;
+        member.unproven = false;
         member.heard_at = now;
         let asked = member.who_due.is_some();
         self.pump = true;

@@ -185,6 +185,9 @@ impl Ledger {
         if let Pause::Resumed { .. } = pause {
             self.resume();
         }
+        if self.recovers_until.is_some_and(|until| until <= now) {
+            self.recovered();
+        }
         if !self.held {
             self.fire_due();
             self.send_canaries();

@@ -167,6 +167,7 @@ impl Ledger {
                     for room in self.rooms.values_mut() {
                         room.lived_through_stop = true;
                     }
+                    self.prove_members();
                 }
             }
             Pause::Resumed { .. } => {}

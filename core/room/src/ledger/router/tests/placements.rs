@@ -180,7 +180,10 @@ fn pairs(ledger: &Ledger, request: &Request) -> Vec<Pair> {
             };
             found.push(Pair {
                 pair: (*p, *d),
-                open: !asked && prefill.has_place(64) && decode.has_place(64),
+                open: !asked
+                    && [prefill, decode]
+                        .iter()
+                        .all(|member| member.has_place(64) && ledger.can_book(request, member)),
                 failed: request.failed_pairs.contains(&(*p, *d)),
                 avoided: ledger.breakers.pair(*p, *d, ledger.now) != BreakerState::Closed,
                 score: (score(decode, all), score(prefill, request.prompt())),
