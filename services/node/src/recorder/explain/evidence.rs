@@ -56,7 +56,8 @@ impl Facts<'_> {
             let since = record.ended_unix_ms?.saturating_sub(evidence.waited.0);
             (evidence.waited_for != Owes::Nobody).then_some((evidence.waited_for, since))
         };
-        let accuser = match self.router.and_then(|record| record.cause) {
+        let cause = self.router.and_then(|record| record.cause);
+        let accuser = match cause {
             Some(Cause::Worker(role)) => [Some(role), None],
             // A worker whose connection broke is the last to ask.
             Some(Cause::Connection(Role::Decode) | Cause::Member(Role::Decode)) => [Some(Role::Prefill), None],
@@ -64,8 +65,13 @@ impl Facts<'_> {
             Some(_) => return None,
             None => [Some(Role::Prefill), Some(Role::Decode)],
         };
+        // The router saw that connection break and gave the lease back: who then asked it, as the lease was gone, did not wait for it.
+        let seen_by_router = matches!(cause, Some(Cause::Connection(_) | Cause::Member(_)));
         let of = |role: Role| self.workers().find(|record| record.role == role);
-        accuser.into_iter().flatten().filter_map(of).find_map(seen)
+        let waits = accuser.into_iter().flatten().filter_map(of).filter_map(seen);
+        waits
+            .into_iter()
+            .find(|(who, _)| !(seen_by_router && *who == Owes::Router))
     }
 
     /// Since nothing has moved, as far as the router (or a worker) was told.

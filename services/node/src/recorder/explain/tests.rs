@@ -201,6 +201,16 @@ fn one_who_did_its_part_accuses_nobody_and_nobody_waits_for_itself() {
     );
 }
 
+/// The verdict gives the lease back; a worker that sees this before it hears the verdict asks the router.
+#[test]
+fn a_worker_that_asked_after_the_verdict_did_not_wait_for_the_router() {
+    let (mut records, missing) = stopped_decode();
+    let asked = records[0].evidence.prefill.as_mut().unwrap();
+    (asked.waited_for, asked.waited) = (Owes::Router, Millis(0));
+    let of = explained(&records, &missing);
+    assert_eq!(of.owed_role, "decode", "{of:?}");
+}
+
 #[test]
 fn a_stopped_decode_worker_is_named_with_times_and_evidence() {
     let (records, missing) = stopped_decode();
