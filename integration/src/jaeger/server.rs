@@ -3,6 +3,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
+use innkeeper_node::security::testing::{Issued, Pki};
 use tempfile::TempDir;
 
 use super::api;
@@ -41,7 +42,8 @@ impl Jaeger {
 
     async fn start_with(secure: bool) -> Self {
         let dir = TempDir::new().unwrap_or_else(|error| panic!("no directory for Jaeger: {error}"));
-        let certificate = secure.then(|| certificate(dir.path()));
+        let pki = secure.then(|| Pki::new(&dir.path().join("ca")));
+        let certificate = pki.as_ref().map(|pki| pki.issue("collector", "IP:127.0.0.1", 2));
         let (grpc, http, query, query_grpc, health) = (free_port(), free_port(), free_port(), free_port(), free_port());
         let config = dir.path().join("jaeger.yaml");
         let text = configuration([grpc, http, query, query_grpc, health], certificate.as_ref());
@@ -68,7 +70,7 @@ impl Jaeger {
             query,
             grpc,
             http,
-            ca: certificate.map(|(certificate, _)| certificate),
+            ca: pki.map(|pki| pki.ca()),
             dir,
         };
         jaeger.wait_started().await;
@@ -92,6 +94,13 @@ impl Jaeger {
             }
         })
         .await;
+        // What it is asked at comes up before what it takes spans at.
+        for port in [self.grpc, self.http] {
+            until(START_WITHIN, "Jaeger takes spans", || {
+                tokio::net::TcpStream::connect(("127.0.0.1", port))
+            })
+            .await;
+        }
     }
 
     /// Where it takes OTLP over gRPC.
@@ -185,25 +194,12 @@ fn program() -> PathBuf {
     String::from_utf8_lossy(&output.stdout).trim().into()
 }
 
-/// A certificate for 127.0.0.1 that has signed itself, and its key.
-fn certificate(dir: &Path) -> (PathBuf, PathBuf) {
-    let arguments = "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -keyout key.pem -out cert.pem -days 2 \
-                     -subj /CN=collector -addext subjectAltName=IP:127.0.0.1";
-    let made = Command::new("openssl")
-        .args(arguments.split_whitespace())
-        .current_dir(dir)
-        .output()
-        .unwrap_or_else(|error| panic!("`openssl` is not to be had ({error}); run `apt-get install openssl`"));
-    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
-    (dir.join("cert.pem"), dir.join("key.pem"))
-}
-
-fn configuration([grpc, http, query, query_grpc, health]: [u16; 5], tls: Option<&(PathBuf, PathBuf)>) -> String {
-    let tls = tls.map_or_else(String::new, |(certificate, key)| {
+fn configuration([grpc, http, query, query_grpc, health]: [u16; 5], tls: Option<&Issued>) -> String {
+    let tls = tls.map_or_else(String::new, |issued| {
         format!(
             ", tls: {{ cert_file: {}, key_file: {} }}",
-            certificate.display(),
-            key.display()
+            issued.certificate.display(),
+            issued.key.display()
         )
     });
     format!(

@@ -78,6 +78,7 @@ pub(super) fn start<E: SpanExporter + 'static>(exporter: E, counts: Arc<SpanCoun
         flushes,
         exporter,
         counts: Arc::clone(&counts),
+        failing: false,
     };
     // Not one of the node's own tasks: it outlives the drain, to export what the drain did.
     tokio::spawn(pump.run());
@@ -89,6 +90,8 @@ struct Pump<E> {
     flushes: mpsc::Receiver<oneshot::Sender<()>>,
     exporter: E,
     counts: Arc<SpanCounts>,
+    /// The last export failed: that is said once, and not for each.
+    failing: bool,
 }
 
 impl<E: SpanExporter> Pump<E> {
@@ -146,19 +149,31 @@ impl<E: SpanExporter> Pump<E> {
         let _ = asker.send(());
     }
 
-    async fn export(&self, batch: Vec<SpanData>) {
+    async fn export(&mut self, batch: Vec<SpanData>) {
         let spans = batch.len() as u64;
-        let count = match timeout(EXPORT_TIMEOUT, self.exporter.export(batch)).await {
-            Ok(Ok(())) => &self.counts.exported,
-            Ok(Err(error)) => {
-                tracing::debug!(%error, spans, "the collector took no spans");
-                &self.counts.failed
-            }
-            Err(_) => {
-                tracing::debug!(spans, "the collector took no spans in time");
-                &self.counts.failed
-            }
+        let exported = match timeout(EXPORT_TIMEOUT, self.exporter.export(batch)).await {
+            Ok(exported) => exported.map_err(|error| error.to_string()),
+            Err(_) => Err(format!("no answer within {EXPORT_TIMEOUT:?}")),
         };
-        count.fetch_add(spans, Ordering::Relaxed);
+        match exported {
+            Ok(()) => {
+                self.counts.exported.fetch_add(spans, Ordering::Relaxed);
+                if std::mem::take(&mut self.failing) {
+                    tracing::info!("the collector takes spans again");
+                }
+            }
+            Err(why) => {
+                self.counts.failed.fetch_add(spans, Ordering::Relaxed);
+                if std::mem::replace(&mut self.failing, true) {
+                    tracing::debug!(why, spans, "the collector took no spans");
+                } else {
+                    tracing::warn!(
+                        why,
+                        spans,
+                        "the collector took no spans: they are lost, and so are others until it does"
+                    );
+                }
+            }
+        }
     }
 }
