@@ -4,6 +4,7 @@ mod connection;
 #[cfg(test)]
 mod tests;
 
+use std::collections::VecDeque;
 use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
@@ -16,7 +17,7 @@ use std::time::{Duration, Instant};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use tokio::task::JoinSet;
+use tokio::task::{AbortHandle, JoinSet};
 use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 
 pub use connection::{Connection, Hasty};
@@ -27,6 +28,8 @@ use crate::security::{ClientTls, ServerTls};
 const PATIENCE: Duration = Duration::from_secs(30);
 /// What strangers can cause as often as they like is said at most this often.
 const SAY_AGAIN: Duration = Duration::from_secs(1);
+/// One of so many places may be held by a TLS handshake.
+const HANDSHAKES: usize = 4;
 /// After an accept that failed (mostly: no file descriptor is free) the next one waits this long, instead of spinning.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
@@ -184,6 +187,8 @@ pub struct CountingListener {
     patience: Duration,
     /// Owned here: they end with the listener.
     handshakes: JoinSet<Option<(Connection, SocketAddr)>>,
+    /// Those that run, the oldest first.
+    oldest: VecDeque<AbortHandle>,
     said: Option<Instant>,
 }
 
@@ -205,6 +210,7 @@ impl CountingListener {
             tls: None,
             patience: PATIENCE,
             handshakes: JoinSet::new(),
+            oldest: VecDeque::new(),
             said: None,
         })
     }
@@ -244,7 +250,8 @@ impl CountingListener {
     }
 
     /// The next connection, its TLS handshake done. One that finds no place is closed at once; failures are waited out.
-    /// Handshakes run beside each other, each with a place in the count, so that none holds up another. Cancel-safe.
+    /// Handshakes run beside each other, each with a place in the count, so that none holds up another; of too many the oldest is
+    /// given up. Cancel-safe.
     pub async fn next(&mut self) -> (Connection, SocketAddr) {
         loop {
             let accepted = tokio::select! {
@@ -272,8 +279,22 @@ impl CountingListener {
                 (Ok(counted), None) => return (Connection::Plain(counted), peer),
                 (Ok(counted), Some(tls)) => {
                     let handshake = handshake(Arc::clone(tls), counted, peer, self.patience, self.connections.clone());
-                    self.handshakes.spawn(handshake);
+                    self.make_room();
+                    self.oldest.push_back(self.handshakes.spawn(handshake));
                 }
+            }
+        }
+    }
+
+    /// Connections that have shown nothing yet hold a quarter of all places at the most, and the one that has taken longest
+    /// makes room: who never speaks keeps nobody out who does.
+    fn make_room(&mut self) {
+        self.oldest.retain(|handshake| !handshake.is_finished());
+        let most = (self.connections.limit / HANDSHAKES).max(1);
+        while self.oldest.len() >= most {
+            if let Some(oldest) = self.oldest.pop_front() {
+                oldest.abort();
+                self.connections.refused.fetch_add(1, Ordering::Relaxed);
             }
         }
     }

@@ -67,3 +67,32 @@ async fn who_says_too_little_in_time_is_given_up_and_who_said_enough_is_not() {
     let next = tokio::time::timeout(Duration::from_secs(60), hasty.read(&mut got)).await;
     assert!(next.is_err(), "others hold it to their deadlines now");
 }
+
+/// Strangers that connect and never speak, more than there are places: who does speak gets in at once.
+#[tokio::test]
+async fn handshakes_that_do_not_come_keep_nobody_out() {
+    let dir = tempfile::tempdir().unwrap();
+    let pki = crate::security::testing::Pki::new(dir.path());
+    let ((certificate, key), ca) = (pki.node("node").read(), std::fs::read(pki.ca()).unwrap());
+    let server = ServerTls::node(&certificate, &key, &ca).unwrap();
+    let client = ClientTls::node(&certificate, &key, &ca).unwrap();
+    let connections = Connections::new("test", 8);
+    let mut listener = CountingListener::bind(([127, 0, 0, 1], 0).into(), connections.clone())
+        .await
+        .unwrap()
+        .with_tls(Some(Arc::new(server)));
+    let addr = listener.addr().unwrap();
+    let mut strangers = vec![];
+    for _ in 0..20 {
+        strangers.push(TcpStream::connect(addr).await.unwrap());
+    }
+    let own = Connections::new("own", 1);
+    let (addr, limit) = (addr.to_string(), Duration::from_secs(20));
+    let (accepted, connected) = tokio::join!(
+        tokio::time::timeout(limit, listener.next()),
+        connect(&addr, &own, Some(&client))
+    );
+    assert!(matches!(accepted.unwrap().0, Connection::Tls(_)));
+    assert!(connected.is_ok());
+    assert!(connections.refused().1 >= 18, "{:?}", connections.refused());
+}
