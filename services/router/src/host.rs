@@ -17,7 +17,7 @@ use innkeeper_node::model::Model;
 use innkeeper_node::net::CountingListener;
 use innkeeper_node::random;
 use innkeeper_node::recorder::{Me, Recorder};
-use innkeeper_node::reload::Reload;
+use innkeeper_node::reload::{self, Apply, Reload};
 use innkeeper_node::security::{Keys, Security};
 use innkeeper_node::tasks::Tasks;
 use innkeeper_node::telemetry::Tracer;
@@ -39,9 +39,6 @@ use crate::view::RouterView;
 
 /// A comment keeps idle proxies from closing a stream that makes progress.
 const KEEP_ALIVE: Duration = Duration::from_secs(5);
-
-/// How often the file of tenants' limits is looked at.
-const LIMITS_LOOK: Duration = Duration::from_secs(1);
 
 /// Starts a router in front of a model.
 ///
@@ -67,8 +64,7 @@ pub async fn start_reloading(
         store,
         faults,
     } = ground;
-    let limits = config.run.limits.read();
-    let (limits, text) = limits.map_err(|error| StartError::Limits(error.to_string()))?;
+    let (limits, limits_file) = config.run.limits.open().map_err(StartError::Limits)?;
     let security = Security::open(&config.run.security, Role::Router)?;
     let (http, http_addr) = listen("http", config.http, config.run.security.http_connections as usize).await?;
     let http = http
@@ -152,8 +148,11 @@ pub async fn start_reloading(
 
     let stop = CancellationToken::new();
     let rates = Arc::new(RateLimits::new(limits, config.run.limits.max_tenants));
-    let watch = watch_limits(config.run.limits.clone(), text, Arc::clone(&rates), stop.clone());
-    tasks.spawn("limits", watch).map_err(|_| StartError::Stopping)?;
+    if let Some(file) = limits_file {
+        let apply = new_limits(config.run.limits.clone(), Arc::clone(&rates));
+        let following = reload::follow(file, apply, Arc::clone(&metrics));
+        tasks.spawn("limits", following).map_err(|_| StartError::Stopping)?;
+    }
     let state = front_state(&node, &model, &config, (&view, metering), (rates, security.keys));
     let (health, health_service) = grpc::health::<RouterServer<RouterService>>().await;
     let health = health.also(front::grpc::SERVICE);
@@ -274,34 +273,14 @@ fn spawn_servers(
         .map_err(|_| StartError::Stopping)
 }
 
-/// Reads the file of tenants' limits again when it changes. One that is wrong changes nothing, and is said once.
-async fn watch_limits(config: LimitsConfig, mut known: String, rates: Arc<RateLimits>, stop: CancellationToken) {
-    let mut said = String::new();
-    while config.file.is_some()
-        && stop
-            .run_until_cancelled(tokio::time::sleep(LIMITS_LOOK))
-            .await
-            .is_some()
-    {
-        // A small file, once a second: whatever way it is put there (a ConfigMap is a link that is turned round) is noticed.
-        let reading = config.clone();
-        let Ok(read) = tokio::task::spawn_blocking(move || reading.read()).await else {
-            continue;
-        };
-        match read {
-            Ok((_, text)) if text == known => said.clear(),
-            Ok((limits, text)) => {
-                tracing::info!(tenants = limits.named(), "tenants' limits were read again");
-                (known, said) = (text, String::new());
-                rates.set(limits);
-            }
-            Err(error) if error.to_string() != said => {
-                said = error.to_string();
-                tracing::warn!(error = said, "tenants' limits stay as they were");
-            }
-            Err(_) => {}
-        }
-    }
+/// Takes over what the file of tenants' limits says now.
+fn new_limits(config: LimitsConfig, rates: Arc<RateLimits>) -> Apply {
+    Arc::new(move |contents| {
+        let limits = config.read(contents)?;
+        tracing::info!(tenants = limits.named(), "tenants' limits were read again");
+        rates.set(limits);
+        Ok(())
+    })
 }
 
 /// Keeps the health service true: alive while the ledger answers, ready while it takes requests and has workers.

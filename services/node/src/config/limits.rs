@@ -10,15 +10,13 @@
 //! ```
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use innkeeper_room::Class;
 use serde::Deserialize;
 
-use super::{ConfigError, flag};
-
-/// Largest limits file: it is read again and again.
-const LARGEST_FILE: u64 = 1 << 20;
+use super::flag;
+use crate::reload::Files;
 
 /// Tenants' limits, as far as they are set.
 #[derive(Clone, Debug, Default, clap::Args)]
@@ -124,30 +122,29 @@ impl LimitsConfig {
         file.chain(numbers).collect()
     }
 
-    /// What the flags and the file say now; also the file's text, to see whether it changes.
+    /// What the flags and the file say now; also the file, to follow it.
     ///
     /// # Errors
-    /// [`ConfigError::File`] says what is wrong with the file.
-    pub fn read(&self) -> Result<(Limits, String), ConfigError> {
+    /// Names the file and what is wrong with it.
+    pub fn open(&self) -> Result<(Limits, Option<Files>), String> {
         let Some(path) = &self.file else {
-            return Ok((Limits::of(self.default), String::new()));
+            return Ok((Limits::of(self.default), None));
         };
-        let wrong = |why| ConfigError::File {
-            path: path.clone(),
-            why,
-        };
-        let text = text_of(path).map_err(wrong)?;
-        Ok((Limits::parse(&text, self.default).map_err(wrong)?, text))
+        let (file, contents) = Files::open("limits", std::iter::once(path))?;
+        let limits = self.read(&contents);
+        let limits = limits.map_err(|why| format!("{}: {why}", path.display()))?;
+        Ok((limits, Some(file)))
     }
-}
 
-fn text_of(path: &Path) -> Result<String, String> {
-    let unreadable = |error: std::io::Error| format!("it cannot be read: {error}");
-    let size = std::fs::metadata(path).map_err(unreadable)?.len();
-    if size > LARGEST_FILE {
-        return Err(format!("it has {size} bytes; at most {LARGEST_FILE} are read"));
+    /// What the flags say, and the file with this content.
+    ///
+    /// # Errors
+    /// What is wrong, for people.
+    pub fn read(&self, contents: &[Vec<u8>]) -> Result<Limits, String> {
+        let content = contents.first().map_or(&[][..], Vec::as_slice);
+        let text = std::str::from_utf8(content).map_err(|_| "it is not UTF-8".to_owned())?;
+        Limits::parse(text, self.default)
     }
-    std::fs::read_to_string(path).map_err(unreadable)
 }
 
 impl Limits {
@@ -248,6 +245,6 @@ mod tests {
             default: FLAGS,
             max_tenants: 1,
         };
-        assert!(missing.read().unwrap_err().to_string().contains("/does/not/exist"));
+        assert!(missing.open().unwrap_err().contains("/does/not/exist"));
     }
 }

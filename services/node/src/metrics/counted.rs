@@ -188,9 +188,9 @@ impl Counted {
             "1 while the lease store is away: rooms run unleased",
             &self.degraded,
         );
-        let help = "Files of keys or certificates that changed, by which and by whether they could be used";
+        let help = "Files of keys, certificates or limits that changed, by which and by whether they could be used";
         add(own, "reloads", help, &self.reloads);
-        let help = "1 while files of keys or certificates cannot be used and what was read before still counts";
+        let help = "1 while files of keys, certificates or limits cannot be used and what was read before still counts";
         add(own, "reload_failing", help, &self.reload_failing);
     }
 

@@ -2,20 +2,17 @@
 //! variables go before the file, as at the start. What is wrong is said in the log and changes nothing.
 
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
+use super::files::{Files, PERIOD, look};
 use crate::config::ConfigError;
-
-/// How often the file is looked at.
-const LOOK: Duration = Duration::from_secs(2);
 
 /// How a part of the configuration is read again.
 pub struct Reload<T> {
-    file: Option<PathBuf>,
+    file: Option<Files>,
     read: Arc<dyn Fn() -> Result<T, ConfigError> + Send + Sync>,
 }
 
@@ -23,8 +20,11 @@ impl<T: PartialEq + Send + 'static> Reload<T> {
     /// `read` gives that part anew, from the process's arguments, its environment and the file, if there is one.
     #[must_use]
     pub fn new(file: Option<PathBuf>, read: impl Fn() -> Result<T, ConfigError> + Send + Sync + 'static) -> Self {
-        let read = Arc::new(read);
-        Self { file, read }
+        Self {
+            // The first look reads it: it may have changed since the process began.
+            file: file.map(|path| Files::unread("config", path)),
+            read: Arc::new(read),
+        }
     }
 
     /// Listens from now on; the future that comes back never ends, and tells `apply` whatever differs from what was last told
@@ -36,19 +36,21 @@ impl<T: PartialEq + Send + 'static> Reload<T> {
         Ok(self.follow(signal(SignalKind::hangup())?, now, apply))
     }
 
-    async fn follow(self, mut hangup: Signal, mut now: T, apply: impl Fn(&T) + Send) {
-        // The first look reads it: it may have changed since the process began.
-        let mut seen = None;
+    async fn follow(mut self, mut hangup: Signal, mut now: T, apply: impl Fn(&T) + Send) {
         loop {
             let asked = tokio::select! {
                 _ = hangup.recv() => true,
-                () = tokio::time::sleep(LOOK), if self.file.is_some() => false,
+                () = tokio::time::sleep(PERIOD), if self.file.is_some() => false,
             };
-            let fresh = self.content().await;
-            if !asked && fresh == seen {
+            let mut changed = false;
+            if let Some(file) = self.file.take() {
+                let Some((file, fresh)) = look(file).await else { return };
+                changed = fresh.is_some();
+                self.file = Some(file);
+            }
+            if !asked && !changed {
                 continue;
             }
-            seen = fresh;
             let read = Arc::clone(&self.read);
             // It reads files. It fails only while the runtime ends.
             let Ok(read) = tokio::task::spawn_blocking(move || read()).await else {
@@ -67,17 +69,12 @@ impl<T: PartialEq + Send + 'static> Reload<T> {
             }
         }
     }
-
-    /// What the file has; one that is away for a moment, as while it is replaced, is as good as another content.
-    async fn content(&self) -> Option<Vec<u8>> {
-        let file: &Path = self.file.as_deref()?;
-        tokio::fs::read(file).await.ok()
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use std::sync::Mutex;
+    use std::time::Duration;
 
     use rustix::process::{Signal, getpid, kill_process};
 

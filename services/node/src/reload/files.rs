@@ -9,17 +9,19 @@ use std::time::Duration;
 
 use ring::digest::{Context, SHA256};
 
-use super::Apply;
 use crate::metrics::NodeMetrics;
 
 /// Between two looks: what an operator changes counts within this and a little.
-const PERIOD: Duration = Duration::from_secs(1);
-/// Far beyond any file of keys or certificates.
+pub(super) const PERIOD: Duration = Duration::from_secs(1);
+/// Far beyond any file of keys, certificates or limits.
 const LARGEST: u64 = 4 << 20;
+
+/// Takes new contents over, one for each file, or says why they cannot be used.
+pub type Apply = Arc<dyn Fn(&[Vec<u8>]) -> Result<(), String> + Send + Sync>;
 
 /// Files that are only good together.
 #[derive(Clone, Debug)]
-pub(super) struct Files {
+pub struct Files {
     what: &'static str,
     paths: Vec<PathBuf>,
     /// Of what they held when they were read last; contents are not kept.
@@ -31,7 +33,7 @@ impl Files {
     ///
     /// # Errors
     /// Names the file that cannot be read.
-    pub(super) fn open<'a>(
+    pub fn open<'a>(
         what: &'static str,
         paths: impl Iterator<Item = &'a PathBuf>,
     ) -> Result<(Self, Vec<Vec<u8>>), String> {
@@ -41,12 +43,23 @@ impl Files {
         Ok((Self { what, paths, seen }, contents))
     }
 
+    /// One file that somebody else reads: whatever it holds is new at the first look.
+    #[must_use]
+    pub fn unread(what: &'static str, path: PathBuf) -> Self {
+        Self {
+            what,
+            paths: vec![path],
+            seen: vec![],
+        }
+    }
+
     /// None are named: there is nothing to follow.
-    pub(super) const fn is_empty(&self) -> bool {
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
         self.paths.is_empty()
     }
 
-    /// What they hold, if that is new.
+    /// What they hold, if that is new; a file that is away for a moment, as while it is replaced, is as good as another content.
     fn fresh(&mut self) -> Option<Result<Vec<Vec<u8>>, String>> {
         let contents = read(&self.paths);
         let seen = match &contents {
@@ -82,18 +95,25 @@ fn digest(contents: &[Vec<u8>]) -> Vec<u8> {
     context.finish().as_ref().to_vec()
 }
 
+/// Whether they changed, and what they hold then. It reads files: off the runtime's own threads. `None` only while the runtime
+/// ends.
+pub(super) async fn look(mut files: Files) -> Option<(Files, Option<Result<Vec<Vec<u8>>, String>>)> {
+    let look = tokio::task::spawn_blocking(move || {
+        let fresh = files.fresh();
+        (files, fresh)
+    });
+    look.await.ok()
+}
+
 /// Looks at the files until it is dropped, and has what is new applied.
-pub(super) async fn follow(mut files: Files, apply: Apply, metrics: Arc<NodeMetrics>) {
+pub async fn follow(mut files: Files, apply: Apply, metrics: Arc<NodeMetrics>) {
     let what = files.what;
     metrics.reload_works(what);
     loop {
         tokio::time::sleep(PERIOD).await;
-        let look = tokio::task::spawn_blocking(move || {
-            let fresh = files.fresh();
-            (files, fresh)
-        });
-        // Fails only while the runtime ends.
-        let Ok((looked, fresh)) = look.await else { return };
+        let Some((looked, fresh)) = look(files).await else {
+            return;
+        };
         files = looked;
         match fresh.map(|fresh| fresh.and_then(|contents| apply(&contents))) {
             None => {}

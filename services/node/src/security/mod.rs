@@ -3,11 +3,9 @@
 //! ```text
 //! keys     API keys: made, hashed, read, compared
 //! tls      certificates read from PEM files into what a server or a client of TLS works with
-//! reload   files that are read again when they change; what is broken leaves what was good
 //! ```
 
 mod keys;
-mod reload;
 #[cfg(any(test, feature = "testing"))]
 #[doc(hidden)]
 pub mod testing;
@@ -25,8 +23,8 @@ pub use tls::{ClientTls, NODE_NAME, Protocol, ServerTls, TlsError};
 
 use crate::config::{NodeConfig, SecurityConfig};
 use crate::metrics::NodeMetrics;
+use crate::reload::{Apply, Files, follow};
 use crate::tasks::{Closed, Tasks};
-use reload::{Files, follow};
 
 /// What a node cannot start without, once it is asked for.
 #[derive(Debug, thiserror::Error)]
@@ -56,9 +54,6 @@ pub struct Security {
     /// What is read again when it changes.
     followed: Vec<(Files, Apply)>,
 }
-
-/// Takes what files hold now.
-type Apply = Arc<dyn Fn(&[Vec<u8>]) -> Result<(), String> + Send + Sync>;
 
 impl Security {
     /// Reads what the configuration of a node names. Keys and the certificate of the front door are for routers.
