@@ -114,7 +114,7 @@ where
     });
     let response = match planned {
         Ok((plan, told)) => {
-            let tokens = plan.tokens();
+            let tokens = plan.tokens_of_a_choice();
             let answered = run(&state, plan, record).await;
             give_back(&state, &tenant, tokens, answered.as_ref().err());
             let mut response = answered.unwrap_or_else(ApiError::into_response);
@@ -152,12 +152,13 @@ fn limited_by(state: &FrontState, limited: RateLimited) -> ApiError {
     ApiError::RateLimited(limited)
 }
 
-/// What was refused for want of a worker never cost one anything, and is not counted.
-pub(super) fn give_back(state: &FrontState, tenant: &str, tokens: u64, error: Option<&ApiError>) {
+/// A choice that was refused for want of a worker never cost one anything, and is not counted. What its siblings, which are given
+/// up with it, have cost until then nobody knows here: they are.
+pub(super) fn give_back(state: &FrontState, tenant: &str, choice: u64, error: Option<&ApiError>) {
     if let Some(ApiError::Room(failure)) = error
         && failure.room.is_none()
     {
-        state.rates.give_back(tenant, tokens);
+        state.rates.give_back(tenant, choice);
     }
 }
 

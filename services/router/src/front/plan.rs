@@ -60,6 +60,11 @@ impl Plan {
         prompts + answers
     }
 
+    /// The same for one of its choices, as if all were alike.
+    pub(crate) fn tokens_of_a_choice(&self) -> u64 {
+        self.tokens() / (self.choices.len() as u64).max(1)
+    }
+
     /// Plans a chat. Encoding takes time that grows with the text.
     pub(crate) fn chat(state: &FrontState, caller: &Caller, request: ChatRequest) -> Result<Self, ApiError> {
         let ids = state

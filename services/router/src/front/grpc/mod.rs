@@ -177,7 +177,7 @@ impl Service {
                 return Err(error);
             }
         };
-        let tokens = plan.tokens();
+        let tokens = plan.tokens_of_a_choice();
         let (mut session, renderer) = submit(&self.state, plan, record);
         match session.next().await {
             Step::Failed(failure) => {

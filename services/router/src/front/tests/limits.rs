@@ -131,3 +131,21 @@ async fn what_no_worker_could_take_is_not_counted() {
         assert!((least..least + 200).contains(&remaining), "{reason}: {remaining}");
     }
 }
+
+#[tokio::test]
+async fn what_one_choice_could_not_take_gives_back_its_own_part() {
+    let router = Arc::new(FakeRouter::new(|request| {
+        match (request.max_tokens, request.work.sampling.seed) {
+            (98, 1) => vec![never_had_a_room(Reason::Overloaded)],
+            (98, _) => vec![text("Hello")],
+            _ => vec![text("Hello"), eos(), done()],
+        }
+    }));
+    router.rates.set(limit(0, 600));
+    // Two tokens of prompt and twice 98: half of that comes back.
+    let two = completion(json!({"n": 2, "best_of": 2, "seed": 0, "max_tokens": 98}));
+    assert_ne!(ask(&router, COMPLETIONS, two).await.status, StatusCode::OK);
+    let got = ask(&router, COMPLETIONS, completion(json!({"max_tokens": 58}))).await;
+    let remaining = told(&got, "x-ratelimit-remaining-tokens");
+    assert!((441..500).contains(&remaining), "{remaining}");
+}
