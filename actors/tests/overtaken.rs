@@ -1,7 +1,7 @@
 //! Orders that are overtaken by the end of their room. Fences are executed at once, past the queue of the room's actor:
 //! what they were to end must not begin after them, or nobody would ever end it.
 
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 
 use innkeeper_actors::decode::DecodeRoom;
@@ -9,10 +9,13 @@ use innkeeper_actors::ports::OpenRoom;
 use innkeeper_actors::prefill::{Command, Prefill, PrefillRoom};
 use innkeeper_actors::tasks::Tasks;
 use innkeeper_actors::worker::craft::Craft;
-use innkeeper_engine::{Engine, MockConfig, MockEngine};
+use innkeeper_engine::{
+    ClosableSink, DecodeJob, DecodeSink, Engine, EngineError, EngineStatus, Limits, MockConfig, MockEngine, PrefillSink,
+};
 use innkeeper_room::ledger::prefill;
 use innkeeper_room::{
-    Attempt, Epoch, Evidence, HelloReply, Incarnation, Millis, Reason, RequestKey, RoomId, RoomSpec, Settings, Work,
+    Attempt, Epoch, Evidence, HelloReply, Incarnation, Layout, Millis, Reason, RequestKey, RoomId, RoomSpec, Settings,
+    SlabSource, Work,
 };
 use innkeeper_transfer::mem::MemNetwork;
 use innkeeper_transfer::{Backend, Config, Grant, MemBackend, RecvSession};
@@ -67,6 +70,104 @@ fn prefill_room() -> (Arc<PrefillRoom>, Arc<Mutex<Vec<prefill::Event>>>) {
         })
     };
     (Arc::new(PrefillRoom::new(open(), Arc::new(tell))), heard)
+}
+
+/// An engine that is asked for pages while somebody else gives them back.
+struct Slow {
+    engine: Arc<dyn Engine>,
+    /// Pages are asked for.
+    asked: Mutex<Option<mpsc::Sender<()>>>,
+    /// They were given back, or nobody could.
+    go: Mutex<mpsc::Receiver<()>>,
+    calls: Mutex<Vec<&'static str>>,
+}
+
+impl Slow {
+    fn note(&self, call: &'static str) {
+        if let Ok(mut calls) = self.calls.lock() {
+            calls.push(call);
+        }
+    }
+}
+
+impl Engine for Slow {
+    fn layout(&self) -> &Layout {
+        self.engine.layout()
+    }
+    fn limits(&self) -> Limits {
+        self.engine.limits()
+    }
+    fn open(&self, room: RoomId, tokens: u32) -> Result<(), EngineError> {
+        drop(self.asked.lock().map(|mut asked| asked.take()));
+        drop(self.go.lock().map(|go| go.recv_timeout(Duration::from_millis(300))));
+        self.note("open");
+        self.engine.open(room, tokens)
+    }
+    fn prefill(&self, room: RoomId, work: Arc<Work>, sink: Arc<dyn PrefillSink>) -> Result<(), EngineError> {
+        self.engine.prefill(room, work, sink)
+    }
+    fn decode(&self, room: RoomId, job: DecodeJob, sink: Arc<dyn DecodeSink>) -> Result<(), EngineError> {
+        self.engine.decode(room, job, sink)
+    }
+    fn cancel(&self, room: RoomId) -> bool {
+        self.engine.cancel(room)
+    }
+    fn close(&self, room: RoomId) -> u32 {
+        self.note("close");
+        self.engine.close(room)
+    }
+    fn source(&self, room: RoomId) -> Option<Arc<dyn SlabSource>> {
+        self.engine.source(room)
+    }
+    fn importer(&self, room: RoomId, tokens: u32) -> Option<Arc<dyn ClosableSink>> {
+        self.engine.importer(room, tokens)
+    }
+    fn status(&self) -> EngineStatus {
+        self.engine.status()
+    }
+    fn shutdown(&self, limit: Duration) -> bool {
+        self.engine.shutdown(limit)
+    }
+}
+
+/// The ledger gives the pages to another room as soon as they are back: if this one took them after that, for however short
+/// a time, the other one would find none.
+#[test]
+fn pages_are_never_taken_behind_the_back_of_who_gives_them_back() {
+    type Act = Box<dyn Fn(&Arc<dyn Engine>) + Send + Sync>;
+    let (prefill, _heard) = prefill_room();
+    let decode = Arc::new(DecodeRoom::new(open(), Arc::new(|_| true)));
+    let (p, d) = (Arc::clone(&prefill), Arc::clone(&decode));
+    let acts: [(Act, Act); 2] = [
+        (
+            Box::new(move |engine| p.compute(engine, 100)),
+            Box::new(move |engine| prefill.close_pages(engine)),
+        ),
+        (
+            Box::new(move |engine| d.open_pages(engine, 110)),
+            Box::new(move |engine| decode.close_pages(engine)),
+        ),
+    ];
+    for (take, give_back) in acts {
+        let ((asked, is_asked), (go, may_go)) = (mpsc::channel::<()>(), mpsc::channel());
+        let slow = Arc::new(Slow {
+            engine: engine(),
+            asked: Mutex::new(Some(asked)),
+            go: Mutex::new(may_go),
+            calls: Mutex::default(),
+        });
+        let engine = Arc::clone(&slow) as Arc<dyn Engine>;
+        std::thread::scope(|scope| {
+            scope.spawn(|| take(&engine));
+            // Ends when pages are asked for: the sender is dropped then.
+            assert!(is_asked.recv().is_err());
+            give_back(&engine);
+            assert!(go.send(()).is_ok());
+        });
+        let calls = slow.calls.lock().map(|calls| calls.clone()).unwrap_or_default();
+        assert_eq!(calls.first(), Some(&"open"), "{calls:?}");
+        nothing_runs(&*slow.engine);
+    }
 }
 
 #[test]

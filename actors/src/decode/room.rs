@@ -69,19 +69,16 @@ impl DecodeRoom {
     /// Takes pages for the prompt and all tokens; what comes is the prompt's KV.
     pub fn open_pages(&self, engine: &Arc<dyn Engine>, tokens: u32) {
         let room = self.id();
-        if self.lock().closed {
-            return;
-        }
-        if let Err(error) = engine.open(room, tokens) {
-            tracing::error!(%room, %error, "the engine refused pages that the ledger had reserved");
-            self.tell(Event::EngineFailed { room });
-            return;
-        }
         let lens = slab_lens(engine.layout(), self.open.spec.prompt_tokens);
         let mut inner = self.lock();
         if inner.closed {
+            return;
+        }
+        // Under the lock: pages that were given back meanwhile are another room's, and are not taken for a moment either.
+        if let Err(error) = engine.open(room, tokens) {
             drop(inner);
-            engine.close(room);
+            tracing::error!(%room, %error, "the engine refused pages that the ledger had reserved");
+            self.tell(Event::EngineFailed { room });
             return;
         }
         inner.pages = true;

@@ -66,12 +66,18 @@ impl PrefillRoom {
     /// Takes pages and starts the engine's job.
     pub fn compute(self: &Arc<Self>, engine: &Arc<dyn Engine>, tokens: u32) {
         let room = self.id();
-        // The cancel was answered: nobody waits for a word of this job.
-        if self.lock().is_over() {
-            return;
-        }
-        let started = engine.open(room, tokens).and_then(|()| {
-            self.lock().pages = true;
+        let opened = {
+            let mut inner = self.lock();
+            // The cancel was answered: nobody waits for a word of this job.
+            if inner.is_over() {
+                return;
+            }
+            // Under the lock: pages that were given back meanwhile are another room's, and are not taken for a moment either.
+            let opened = engine.open(room, tokens);
+            inner.pages = opened.is_ok();
+            opened
+        };
+        let started = opened.and_then(|()| {
             if let Some(source) = engine.source(room) {
                 // Set once: a room computes once.
                 drop(self.source.set(source));
