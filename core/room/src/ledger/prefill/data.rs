@@ -204,7 +204,9 @@ impl Ledger {
             return;
         }
         if let Some(part) = self.table.edit(room) {
-            part.sealed(bytes, now);
+            // A short prompt is over before anybody has looked.
+            let computed = part.sealed(bytes, now);
+            self.rate.computed(computed);
         }
     }
 

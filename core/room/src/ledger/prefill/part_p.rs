@@ -139,10 +139,11 @@ impl PartP {
         after.tokens_computed - before.tokens_computed
     }
 
-    /// The engine sealed the last slab.
-    pub(super) fn sealed(&mut self, bytes: u64, now: Moment) {
+    /// The engine sealed the last slab. Returns how many tokens it has computed since the last sample.
+    pub(super) fn sealed(&mut self, bytes: u64, now: Moment) -> u32 {
         let before = self.base.counters;
         self.base.counters.bytes_sealed = before.bytes_sealed.max(bytes);
+        self.base.counters.tokens_computed = before.tokens_computed.max(self.base.spec.prompt_tokens);
         let outstanding = bytes.saturating_sub(before.bytes_verified);
         self.enter(
             Stage::Sending {
@@ -152,6 +153,7 @@ impl PartP {
             now,
         );
         self.refresh_debts(before, now);
+        self.base.counters.tokens_computed - before.tokens_computed
     }
 
     /// Arms the ack and the handover timer exactly while their debts exist, and restarts them on progress.

@@ -227,6 +227,40 @@ fn a_queued_room_has_its_own_backstop_that_blames_nobody() {
     }
 }
 
+/// Else a worker that is busy with short prompts takes itself for slow, computes one room at a time, and the next long prompt
+/// holds up all others.
+#[test]
+fn prompts_that_are_over_before_anybody_looks_count_for_the_rate() {
+    let settings = Settings {
+        prefill_concurrency: 4,
+        ..Settings::default()
+    };
+    let mut bench = Bench::with(settings, 70);
+    for number in 1..=20 {
+        bench.at("computing", number);
+        bench.now = bench.now + Millis(250);
+        bench.progress += 1;
+        let _ = bench.engine(Some(0));
+        let _ = bench.go(Event::Sealed {
+            room: room(number),
+            bytes: 1000,
+        });
+        let _ = bench.say(number, ToWorker::Abort(Reason::Aborted));
+        let _ = bench.go(Event::Quiesced {
+            room: room(number),
+            epoch: E1,
+        });
+    }
+    for number in 21..=24 {
+        bench.at("computing", number);
+        assert_eq!(
+            bench.phase(number),
+            Some(Phase::WaitingForInput),
+            "{number}: it has its turn"
+        );
+    }
+}
+
 #[test]
 fn a_wedged_engine_fails_those_who_wait_for_it_and_stops_serving_until_it_moves() {
     let mut bench = Bench::with(
