@@ -26,9 +26,15 @@ impl World {
         let whole = (s.queue_timeout.0 + attempts * attempt).min(s.request_timeout.0);
         let until = client.arrives + whole + self.router_paused + 1000;
         match client.gave_up {
+            // What R knew of it went with R.
+            Some(at) if at < client.arrives && self.router_died() => until,
             Some(at) => until.min(at.max(client.arrives) + 250 + self.router_paused),
             None => until,
         }
+    }
+
+    fn router_died(&self) -> bool {
+        self.faults.iter().any(|fault| matches!(fault, Fault::Crash(0, _)))
     }
 
     /// Whether every client has what it gets.
@@ -54,7 +60,7 @@ impl World {
         let harmless = self.faults.iter().all(|fault| fault.is_harmless());
         let pairs = self.shape.prefills > 1 && self.shape.decodes > 1;
         let survives = pairs && self.faults.len() == 1 && self.faults.iter().all(|fault| fault.leaves_another_pair());
-        let r_died = self.faults.iter().any(|fault| matches!(fault, Fault::Crash(0, _)));
+        let r_died = self.router_died();
         let clients: Vec<(RequestKey, Client)> = self
             .clients
             .iter()
