@@ -68,10 +68,8 @@ impl Facts<'_> {
         // The router saw that connection break and gave the lease back: who then asked it, as the lease was gone, did not wait for it.
         let seen_by_router = matches!(cause, Some(Cause::Connection(_) | Cause::Member(_)));
         let of = |role: Role| self.workers().find(|record| record.role == role);
-        let waits = accuser.into_iter().flatten().filter_map(of).filter_map(seen);
-        waits
-            .into_iter()
-            .find(|(who, _)| !(seen_by_router && *who == Owes::Router))
+        let mut waits = accuser.into_iter().flatten().filter_map(of).filter_map(seen);
+        waits.find(|(who, _)| !(seen_by_router && *who == Owes::Router))
     }
 
     /// Since nothing has moved, as far as the router (or a worker) was told.
