@@ -81,6 +81,8 @@ fuzz: setup-test
 lint:
 	cargo fmt --all --check
 	cargo clippy $(CARGO_FLAGS) --workspace --all-targets -- -D warnings
+	@# The fuzzer is a workspace of its own: its lock file is to know what the crates depend on today.
+	cargo metadata $(CARGO_FLAGS) --format-version 1 --manifest-path integration/fuzz/Cargo.toml >/dev/null
 
 build:
 	cargo build $(CARGO_FLAGS) --release --workspace --bins

@@ -22,16 +22,16 @@ fi
 # Both workspaces: the fuzzer's has crates of its own.
 manifests=(Cargo.toml integration/fuzz/Cargo.toml)
 for manifest in "${manifests[@]}"; do
-    cargo deny --manifest-path "$manifest" --locked check --config "$root/deny.toml" --hide-inclusion-graph licenses bans sources
+    cargo deny --config "$root/deny.toml" --manifest-path "$manifest" --locked check --hide-inclusion-graph licenses bans sources
 done
 
-if ! cargo deny --locked fetch --config "$root/deny.toml" db; then
+if ! cargo deny --config "$root/deny.toml" --locked fetch db; then
     echo
     echo '*** deny: THE DATABASE OF VULNERABILITIES CANNOT BE FETCHED. Known vulnerabilities were NOT looked for.'
     echo '*** deny: licences, sources and bans were checked. Run deploy/deny.sh again where the network reaches it.'
     exit 0
 fi
 for manifest in "${manifests[@]}"; do
-    cargo deny --manifest-path "$manifest" --locked check --config "$root/deny.toml" --hide-inclusion-graph --disable-fetch advisories
+    cargo deny --config "$root/deny.toml" --manifest-path "$manifest" --locked --offline check --hide-inclusion-graph advisories
 done
 echo 'deny: no known vulnerability, and every licence and source is one of the list'
