@@ -224,6 +224,8 @@ pub trait RequestControl: Send + Sync {
 /// What a request hears.
 #[derive(Clone, Debug, PartialEq)]
 pub enum RequestEvent {
+    /// So many tokens of the prompt are not computed: a prefill worker has their KV. At most once, and before any token.
+    Reused(u32),
     /// Tokens passed the gate.
     Tokens(Vec<Token>),
     /// The answer; the last event.

@@ -185,8 +185,8 @@ fn a_job_that_was_cancelled_is_not_submitted_after_that() {
     let engine = engine();
     let (room, heard) = prefill_room();
     room.cancel(&engine);
-    room.close_pages(&engine);
-    room.compute(&engine, 100);
+    room.close_pages(&engine, &[]);
+    room.compute(&engine, 100, &[]);
     nothing_runs(&*engine);
     assert!(room.idle());
     let stopped = prefill::Event::EngineStopped { room: room.id() };

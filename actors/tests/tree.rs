@@ -254,11 +254,15 @@ impl Cluster {
     }
 
     fn submit(&self, rid: &str) -> RequestStream {
+        self.submit_of(rid, 0)
+    }
+
+    fn submit_of(&self, rid: &str, tenant: u128) -> RequestStream {
         self.router.submit(NewRequest {
             rid: rid.into(),
             client: "test".into(),
             model: None,
-            work: work(),
+            work: Work { tenant, ..work() },
             blocks: innkeeper_room::prefix::Blocks::default(),
             max_tokens: TOKENS,
             class: innkeeper_room::Class::Normal,
@@ -330,10 +334,63 @@ async fn answer(mut stream: RequestStream) -> (Vec<u32>, Outcome, u8) {
             .unwrap()
             .unwrap()
         {
+            RequestEvent::Reused(_) => {}
             RequestEvent::Tokens(tokens) => ids.extend(tokens.iter().map(|token| token.id)),
             RequestEvent::Answered { outcome, attempts, .. } => return (ids, outcome, attempts.0),
         }
     }
+}
+
+/// How much of the prompt was not computed, and all tokens.
+async fn reused(mut stream: RequestStream) -> (u32, Vec<u32>) {
+    let mut reused = 0;
+    let mut first = tokio::time::timeout(LIMIT, stream.events.recv()).await.unwrap();
+    if let Some(RequestEvent::Reused(tokens)) = first {
+        reused = tokens;
+        first = tokio::time::timeout(LIMIT, stream.events.recv()).await.unwrap();
+    }
+    let Some(RequestEvent::Tokens(tokens)) = first else {
+        panic!("{first:?}");
+    };
+    let (rest, ..) = answer(stream).await;
+    (reused, tokens.iter().map(|token| token.id).chain(rest).collect())
+}
+
+#[tokio::test]
+async fn a_tenants_prompt_is_computed_once() {
+    let cluster = Cluster::start().await;
+    let page = cluster.prefill_engine.layout().page_tokens;
+    let whole = (PROMPT - 1) / page * page;
+    for (rid, tenant, found) in [
+        ("a", 1, 0),
+        ("b", 1, whole),
+        ("c", 2, 0),
+        ("d", 2, whole),
+        ("e", 0, 0),
+        ("f", 0, 0),
+    ] {
+        let before = cluster.prefill_engine.status().prompt_tokens;
+        assert_eq!(
+            reused(cluster.submit_of(rid, tenant)).await,
+            (found, expected()),
+            "request {rid}"
+        );
+        // What was computed is published when everybody has let go of it.
+        let wait = async {
+            while cluster.prefill.gauges(ASK).await.unwrap().0.room_permits > 0 {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        tokio::time::timeout(LIMIT, wait).await.unwrap();
+        let computed = cluster.prefill_engine.status().prompt_tokens - before;
+        assert_eq!(computed, u64::from(PROMPT - found), "request {rid}");
+    }
+    let cached = 2 * (PROMPT / page);
+    let (gauges, _) = cluster.prefill.gauges(ASK).await.unwrap();
+    assert_eq!((gauges.pages.cached, gauges.pages.available()), (cached, 256));
+    let status = cluster.prefill_engine.status();
+    assert_eq!((status.cached_pages, status.free_pages), (cached, 256 - cached));
+    assert_eq!(cluster.prefill_engine.pool().violations(), 0);
 }
 
 #[tokio::test]

@@ -39,7 +39,9 @@ assert answer.usage.total_tokens == answer.usage.prompt_tokens + 8, answer
 chunks = list(chat(temperature=0, stream=True, stream_options={"include_usage": True}))
 text = "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices)
 assert text == answer.choices[0].message.content, (text, answer)
-assert chunks[-1].usage == answer.usage, (chunks[-1], answer)
+counted = lambda usage: (usage.prompt_tokens, usage.completion_tokens, usage.total_tokens)
+assert counted(chunks[-1].usage) == counted(answer.usage), (chunks[-1], answer)
+assert answer.usage.prompt_tokens_details.cached_tokens <= answer.usage.prompt_tokens, answer
 assert [chunk.usage for chunk in chunks[:-1]] == [None] * (len(chunks) - 1), chunks
 assert [chunk.choices[0].finish_reason for chunk in chunks if chunk.choices][-1] == "length", chunks
 

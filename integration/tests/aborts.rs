@@ -19,6 +19,7 @@ const PATH: &str = "/v1/completions";
 fn slow() -> Options {
     Options::mock()
         .flag("mock-prefill-us-per-token", 5_000)
+        .flag("prefix-cache-percent", 0)
         .flag("mock-decode-us-per-token", 20_000)
         .flag("mock-kv-bytes-per-token", 4_096)
         .flag("transfer-max-bytes-per-second", 100_000)

@@ -157,7 +157,12 @@ async fn what_can_never_fit_is_refused_at_the_door() {
 /// Ten long prefills are given up before their first token; the short request behind them does not wait for them.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_short_request_after_long_ones_that_were_given_up() {
-    let cluster = Cluster::start(options().flag("mock-prefill-us-per-token", 1_000)).await;
+    let cluster = Cluster::start(
+        options()
+            .flag("mock-prefill-us-per-token", 1_000)
+            .flag("prefix-cache-percent", 0),
+    )
+    .await;
     let short = completion("mock", "s", 2);
     let idle = Instant::now();
     cluster.client.complete(&short).await;

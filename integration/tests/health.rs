@@ -27,6 +27,7 @@ async fn a_wedged_engine(name: &'static str, body: Value) {
         .etcd()
         .ttl_ms(2000)
         .flag("mock-prefill-us-per-token", 2_000)
+        .flag("prefix-cache-percent", 0)
         .flag("mock-decode-us-per-token", 20_000)
         .fault("on");
     let cluster = Cluster::start(options).await;

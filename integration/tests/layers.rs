@@ -32,6 +32,7 @@ fn without(layers: &[&str]) -> Options {
         .etcd()
         .ttl_ms(2000)
         .flag("mock-prefill-us-per-token", 5_000)
+        .flag("prefix-cache-percent", 0)
         .flag("mock-decode-us-per-token", 20_000)
         .flag("mock-kv-bytes-per-token", 4_096)
         .flag("transfer-max-bytes-per-second", 400_000)
@@ -312,6 +313,7 @@ async fn the_local_absolute_deadlines_alone() {
     };
     let prefill = slow()
         .flag("mock-prefill-us-per-token", 20_000)
+        .flag("prefix-cache-percent", 0)
         .flag("prefill-floor-tokens-per-second", 300);
     let decode = slow()
         .flag("mock-decode-us-per-token", 700_000)

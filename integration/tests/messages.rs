@@ -25,6 +25,7 @@ async fn start() -> (Cluster, Vec<u64>, Duration) {
         // Most of these would empty the fleet's retry bucket otherwise.
         .flag("retry-bucket", 1000)
         .flag("mock-prefill-us-per-token", 1_000)
+        .flag("prefix-cache-percent", 0)
         .flag("mock-decode-us-per-token", 10_000)
         .flag("mock-kv-bytes-per-token", 4_096)
         .flag("transfer-max-bytes-per-second", 1_000_000)

@@ -49,6 +49,12 @@ impl Got {
     fn take(&mut self, event: &Value) {
         if event["usage"].is_object() {
             self.usage = event["usage"].clone();
+            // Of the same prompt more is found in a cache the second time.
+            self.usage
+                .as_object_mut()
+                .unwrap()
+                .remove("prompt_tokens_details")
+                .unwrap();
         }
         let choice = &event["choices"][0];
         let text = [

@@ -262,7 +262,13 @@ async fn a_tenant_over_its_limit_is_told_so_and_a_changed_file_counts_without_a_
 #[tokio::test(flavor = "multi_thread")]
 async fn a_long_prompt_does_not_hold_up_short_ones_behind_it() {
     let _alone = ALONE.lock().await;
-    let cluster = Cluster::start(Options::mock().ttl_ms(2000).flag("mock-prefill-us-per-token", 2_000)).await;
+    let cluster = Cluster::start(
+        Options::mock()
+            .ttl_ms(2000)
+            .flag("mock-prefill-us-per-token", 2_000)
+            .flag("prefix-cache-percent", 0),
+    )
+    .await;
     let began = Instant::now();
     let first_token = |prompt: String| {
         let client = cluster.client.clone();

@@ -151,7 +151,12 @@ async fn five_hundred_aborts_in_a_second() {
 #[tokio::test(flavor = "multi_thread")]
 async fn two_hundred_clients_leave_before_the_first_token() {
     let _alone = ALONE.lock().await;
-    let cluster = Cluster::start(options().flag("mock-prefill-us-per-token", 20_000)).await;
+    let cluster = Cluster::start(
+        options()
+            .flag("mock-prefill-us-per-token", 20_000)
+            .flag("prefix-cache-percent", 0),
+    )
+    .await;
     let slow = completion("mock", "p".repeat(200), 50);
     let mut asked = submit(&cluster, "leaver", 200, &slow);
     wait_rooms(&cluster, 150).await;
@@ -216,7 +221,12 @@ async fn a_decode_worker_with_a_thousand_rooms_stops() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_prefill_worker_dies_with_a_full_queue() {
     let _alone = ALONE.lock().await;
-    let cluster = Cluster::start(options().flag("mock-prefill-us-per-token", 2_000)).await;
+    let cluster = Cluster::start(
+        options()
+            .flag("mock-prefill-us-per-token", 2_000)
+            .flag("prefix-cache-percent", 0),
+    )
+    .await;
     let asked = submit(&cluster, "queued", 100, &completion("mock", "q".repeat(50), 3));
     wait_rooms(&cluster, 80).await;
     cluster.kill("prefill-0").await;

@@ -1,5 +1,6 @@
 //! The prefill worker's way of executing its ledger's orders.
 
+mod names;
 mod room;
 mod transfer;
 
@@ -7,11 +8,12 @@ use std::sync::Arc;
 
 use innkeeper_engine::Engine;
 use innkeeper_room::ledger::prefill::{Effect, Event, Ledger};
-use innkeeper_room::{Epoch, Evidence, Millis, Reason, RoomId, Token};
+use innkeeper_room::{BlockHash, Epoch, Evidence, Millis, Reason, RoomId, Token};
 use innkeeper_transfer::Backend;
 use ractor::{Actor, ActorCell};
 
 use crate::ports::OpenRoom;
+use crate::prefill::names::Names;
 pub use crate::prefill::room::PrefillRoom;
 use crate::prefill::transfer::Transfer;
 use crate::tasks::Tasks;
@@ -23,6 +25,7 @@ pub struct Prefill {
     engine: Arc<dyn Engine>,
     backend: Arc<dyn Backend>,
     tasks: Tasks,
+    names: Names,
 }
 
 /// An order to a room.
@@ -32,8 +35,8 @@ pub enum Command {
     Connect(Epoch, Millis),
     /// Say Started.
     SayStarted(Epoch),
-    /// Take pages and compute.
-    Compute(u32),
+    /// Take pages, beside those that are reused, and compute.
+    Compute(u32, Vec<BlockHash>),
     /// Stop computing.
     CancelEngine,
     /// Say Fail as a last word.
@@ -42,14 +45,21 @@ pub enum Command {
     Finish(Epoch),
     /// Destroy the session.
     Kill(Epoch),
-    /// Give the pages back.
-    ClosePages,
+    /// Give the pages back, but for those that are kept.
+    ClosePages(Vec<(u32, BlockHash)>),
+    /// These pages of the prefix cache are free. Of no room.
+    Evict(Vec<BlockHash>),
 }
 
 impl Prefill {
     /// With this engine and this data plane.
     pub fn new(engine: Arc<dyn Engine>, backend: Arc<dyn Backend>, tasks: Tasks) -> Self {
-        Self { engine, backend, tasks }
+        Self {
+            names: Names::new(engine.layout().page_tokens),
+            engine,
+            backend,
+            tasks,
+        }
     }
 
     async fn connect(&self, room: &Arc<PrefillRoom>, epoch: Epoch, after: Millis, parent: Option<ActorCell>) {
@@ -104,6 +114,7 @@ impl Craft for Prefill {
             spec: open.spec.clone(),
             decode_addr: open.decode_addr.clone(),
             token: open.token,
+            blocks: self.names.of(&open.work),
         }
     }
 
@@ -121,7 +132,7 @@ impl Craft for Prefill {
             Effect::Begin { room } => Order::Begin(room),
             Effect::Connect { room, epoch, after } => Order::Room(room, Command::Connect(epoch, after)),
             Effect::SayStarted { room, epoch } => Order::Room(room, Command::SayStarted(epoch)),
-            Effect::Compute { room, tokens } => Order::Room(room, Command::Compute(tokens)),
+            Effect::Compute { room, tokens, reuse } => Order::Room(room, Command::Compute(tokens, reuse)),
             Effect::CancelEngine { room } => Order::Room(room, Command::CancelEngine),
             Effect::SayFail {
                 room,
@@ -131,7 +142,8 @@ impl Craft for Prefill {
             } => Order::Room(room, Command::SayFail(epoch, reason, evidence)),
             Effect::FinishSession { room, epoch } => Order::Room(room, Command::Finish(epoch)),
             Effect::KillSession { room, epoch } => Order::Room(room, Command::Kill(epoch)),
-            Effect::ClosePages { room } => Order::Room(room, Command::ClosePages),
+            Effect::ClosePages { room, keep } => Order::Room(room, Command::ClosePages(keep)),
+            Effect::Evict { blocks } => Order::Engine(Command::Evict(blocks)),
             Effect::End { room } => Order::End(room),
             Effect::Serving(serving) => Order::Serving(serving),
             Effect::Exit { why } => Order::Exit(why),
@@ -139,6 +151,9 @@ impl Craft for Prefill {
     }
 
     async fn execute(&self, room: Option<&Arc<PrefillRoom>>, command: Command, parent: Option<ActorCell>) {
+        if let Command::Evict(names) = &command {
+            self.engine.evict(names);
+        }
         // Without handles there is nothing that could be touched.
         let Some(room) = room else { return };
         match command {
@@ -148,7 +163,7 @@ impl Craft for Prefill {
                     session.started();
                 }
             }
-            Command::Compute(tokens) => room.compute(&self.engine, tokens),
+            Command::Compute(tokens, reuse) => room.compute(&self.engine, tokens, &reuse),
             Command::CancelEngine => room.cancel(&self.engine),
             Command::SayFail(epoch, reason, evidence) => match room.session(epoch) {
                 Some(session) => session.fail(reason, evidence),
@@ -159,7 +174,8 @@ impl Craft for Prefill {
                 None => kill(room, epoch),
             },
             Command::Kill(epoch) => kill(room, epoch),
-            Command::ClosePages => room.close_pages(&self.engine),
+            Command::ClosePages(keep) => room.close_pages(&self.engine, &keep),
+            Command::Evict(_) => {}
         }
     }
 

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use innkeeper_engine::{Engine, EngineError, PrefillSink};
 use innkeeper_room::ledger::prefill::Event;
-use innkeeper_room::{Counters, Epoch, Manifest, RoomId, SlabError, SlabId, SlabMeta, SlabSource};
+use innkeeper_room::{BlockHash, Counters, Epoch, Manifest, RoomId, SlabError, SlabId, SlabMeta, SlabSource};
 use innkeeper_transfer::SendSession;
 
 use crate::ports::OpenRoom;
@@ -63,8 +63,8 @@ impl PrefillRoom {
         (self.report)(event);
     }
 
-    /// Takes pages and starts the engine's job.
-    pub fn compute(self: &Arc<Self>, engine: &Arc<dyn Engine>, tokens: u32) {
+    /// Takes pages, beside those of the prefix cache that are reused, and starts the engine's job.
+    pub fn compute(self: &Arc<Self>, engine: &Arc<dyn Engine>, tokens: u32, reuse: &[BlockHash]) {
         let room = self.id();
         let opened = {
             let mut inner = self.lock();
@@ -73,7 +73,7 @@ impl PrefillRoom {
                 return;
             }
             // Under the lock: pages that were given back meanwhile are another room's, and are not taken for a moment either.
-            let opened = engine.open(room, tokens);
+            let opened = engine.open_reusing(room, tokens, reuse);
             inner.pages = opened.is_ok();
             opened
         };
@@ -100,7 +100,7 @@ impl PrefillRoom {
             engine.cancel(room);
         }
         if closed {
-            self.close_pages(engine);
+            self.close_pages(engine, &[]);
         }
     }
 
@@ -112,10 +112,10 @@ impl PrefillRoom {
         }
     }
 
-    /// Gives the pages back.
-    pub fn close_pages(&self, engine: &Arc<dyn Engine>) {
+    /// Gives the pages back, but for those that are kept in the prefix cache.
+    pub fn close_pages(&self, engine: &Arc<dyn Engine>, keep: &[(u32, BlockHash)]) {
         self.lock().closed = true;
-        engine.close(self.id());
+        engine.close_keeping(self.id(), keep);
         self.lock().pages = false;
     }
 

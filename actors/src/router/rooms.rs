@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use innkeeper_room::ledger::router::{AbortAnswer, Arrival, Event, Ledger, MemberView, OnFailure, Side};
 use innkeeper_room::ledger::{Gauges, RoomRow};
 use innkeeper_room::prefix::Blocks;
-use innkeeper_room::{Attempt, Class, Incarnation, RequestKey, RoomId, Work};
+use innkeeper_room::{Attempt, Class, FromWorker, Incarnation, RequestKey, RoomId, Work};
 use ractor::{Actor, ActorId, ActorProcessingErr, ActorRef, SupervisionEvent};
 use tokio::sync::{mpsc, oneshot, watch};
 
@@ -120,6 +120,8 @@ struct Entry {
     last_room: Option<RoomId>,
     attempts: Attempt,
     answered: bool,
+    /// The client has been told how much of its prompt was not computed.
+    reused: bool,
     /// It is the router's own.
     canary: bool,
 }
@@ -169,6 +171,9 @@ impl Actor for Rooms {
             RoomsMessage::Canary(pair, prompt_tokens) => state.canary(&myself, pair, prompt_tokens).await,
             RoomsMessage::Event(event) => state.step(&myself, event, &[]).await,
             RoomsMessage::Says(room, side, says) => {
+                if let (Side::Prefill, FromWorker::Started { reused, .. }) = (side, &says.message) {
+                    state.reused(room, *reused);
+                }
                 let event = Event::FromWorker {
                     room,
                     side,
@@ -251,6 +256,7 @@ impl State {
             last_room: None,
             attempts: Attempt(0),
             answered: false,
+            reused: false,
             canary: pair.is_some(),
         };
         self.requests.insert(key, entry);

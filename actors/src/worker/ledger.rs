@@ -37,6 +37,8 @@ pub enum Order<C> {
     Tell(RoomId, FromWorker),
     /// The room's actor, or in its absence `rooms` itself.
     Room(RoomId, C),
+    /// `rooms` itself, before any order that follows: it is of no room.
+    Engine(C),
     /// The part is over.
     End(RoomId),
     /// Whether the node takes rooms.

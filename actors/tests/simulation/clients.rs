@@ -46,7 +46,13 @@ impl Plan {
         } else {
             rng.between(1, 160)
         };
-        let prompt: Vec<u32> = (0..length).map(|_| rng.small(0, VOCABULARY - 1)).collect();
+        let mut prompt: Vec<u32> = (0..length).map(|_| rng.small(0, VOCABULARY - 1)).collect();
+        if rng.one_in(2) {
+            // It begins as others do, for up to seven pages.
+            let alike = rng.between(16, 120) as usize;
+            let same = (0..VOCABULARY).zip(&mut prompt).take(alike);
+            same.for_each(|(at, id)| *id = at);
+        }
         let max_tokens = if rng.one_in(6) { 1 } else { rng.small(2, 60) };
         let whole = expected(&prompt, max_tokens, &[]);
         let stop_ids = if rng.one_in(3) {
@@ -90,6 +96,8 @@ impl Plan {
             work: Work {
                 prompt: self.prompt.clone().into(),
                 stop_ids: self.stop_ids.clone().into(),
+                // Two tenants.
+                tenant: u128::from(self.number % 2 + 1),
                 ..Work::default()
             },
             blocks: innkeeper_room::prefix::Blocks::default(),
@@ -245,6 +253,7 @@ impl Client {
             return wrong!(story, "I1: {rid} was answered {answer:?}, and then hears {event:?}");
         }
         match event {
+            RequestEvent::Reused(_) => {}
             RequestEvent::Tokens(tokens) => {
                 note!(story, "{rid} gets {} tokens", tokens.len());
                 for token in tokens {

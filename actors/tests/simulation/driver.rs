@@ -45,6 +45,16 @@ impl Shared {
         Ok(())
     }
 
+    /// A prefill begins behind what is reused, which is sealed at once.
+    pub(crate) fn reuse(&self, room: RoomId) {
+        let mut state = lock(&self.state);
+        let told = state.jobs.get_mut(&room).and_then(|job| job.reuse().ok());
+        drop(state);
+        if let Some((sink, metas)) = told {
+            metas.into_iter().for_each(|meta| sink.sealed(meta));
+        }
+    }
+
     pub(crate) async fn run(self: Arc<Self>) {
         loop {
             self.pass().await;
@@ -195,6 +205,18 @@ type ChunkDone = (Arc<dyn PrefillSink>, Vec<SlabMeta>, u32, Option<Manifest>);
 type StepDone = (Arc<dyn DecodeSink>, u32, Token, bool);
 
 impl Job {
+    fn reuse(&mut self) -> Result<(Arc<dyn PrefillSink>, Vec<SlabMeta>), SlabError> {
+        let (tokens, metas) = self.pages.reused();
+        let ids = self.work.prompt.iter().take(tokens as usize);
+        self.prefix = ids.fold(self.prefix, |prefix, id| prefix.push(*id));
+        self.pages.digest(&mut self.digest, tokens)?;
+        let Kind::Prefill(sink, sealed) = &mut self.kind else {
+            return Err(SlabError::Closed);
+        };
+        sealed.extend_from_slice(metas);
+        Ok((Arc::clone(sink), metas.to_vec()))
+    }
+
     fn feed(&mut self, id: u32) -> Result<(), SlabError> {
         self.prefix = self.prefix.push(id);
         let at = self.digest.tokens;
@@ -227,7 +249,8 @@ impl Job {
                 top: vec![],
             },
         });
-        Ok((Arc::clone(sink), metas, computed, manifest))
+        let (reused, _) = self.pages.reused();
+        Ok((Arc::clone(sink), metas, computed - reused, manifest))
     }
 
     /// One token, from what the pages hold now.

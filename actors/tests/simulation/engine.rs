@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use innkeeper_engine::{ClosableSink, DecodeJob, DecodeSink, Engine, EngineError, EngineStatus, Limits, PrefillSink};
-use innkeeper_room::{Layout, RoomId, SlabMeta, SlabSource, Work};
+use innkeeper_room::{BlockHash, Layout, RoomId, SlabMeta, SlabSource, Work};
 use tokio::sync::Notify;
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
@@ -152,12 +152,12 @@ impl Engine for SimEngine {
         }
     }
 
-    fn open(&self, room: RoomId, tokens: u32) -> Result<(), EngineError> {
+    fn open_reusing(&self, room: RoomId, tokens: u32, reuse: &[BlockHash]) -> Result<(), EngineError> {
         let mut state = lock(&self.shared.state);
         if state.rooms.contains_key(&room) {
             return Err(EngineError::Exists(room));
         }
-        let pages = self.shared.pool.take(room, tokens)?;
+        let pages = self.shared.pool.take(room, tokens, reuse)?;
         state.rooms.insert(room, pages);
         Ok(())
     }
@@ -166,6 +166,7 @@ impl Engine for SimEngine {
         let tokens = u32::try_from(work.prompt.len()).unwrap_or(u32::MAX);
         self.shared
             .enter(room, work, Kind::Prefill(sink, vec![]), |pages| pages.unseal(tokens))?;
+        self.shared.reuse(room);
         lock(&self.shared.state).prefills.push_back(room);
         self.shared.wake.notify_one();
         Ok(())
@@ -189,7 +190,7 @@ impl Engine for SimEngine {
         true
     }
 
-    fn close(&self, room: RoomId) -> u32 {
+    fn close_keeping(&self, room: RoomId, keep: &[(u32, BlockHash)]) -> u32 {
         let mut state = lock(&self.shared.state);
         if state.jobs.contains_key(&room) {
             wrong!(
@@ -200,7 +201,11 @@ impl Engine for SimEngine {
         }
         let pages = state.rooms.remove(&room);
         drop(state);
-        pages.map_or(0, |pages| pages.close())
+        pages.map_or(0, |pages| pages.close(keep))
+    }
+
+    fn evict(&self, names: &[BlockHash]) -> u32 {
+        self.shared.pool.evict(names)
     }
 
     fn source(&self, room: RoomId) -> Option<Arc<dyn SlabSource>> {

@@ -121,7 +121,7 @@ async fn keys_left(cluster: &Arc<Cluster>) -> Vec<String> {
 
 fn is_clean(gauges: &Gauges) -> bool {
     gauges.rooms.iter().sum::<u32>() == 0
-        && gauges.pages.held + gauges.pages.quarantined + gauges.pages.cached == 0
+        && gauges.pages.held + gauges.pages.quarantined == 0
         && gauges.room_permits + gauges.session_permits + gauges.engine_permits == 0
         && gauges.quarantined_rooms + gauges.requests + gauges.queued_requests == 0
         && gauges.unleased + gauges.stuck == 0

@@ -7,7 +7,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use innkeeper_room::{Layout, Manifest, RoomId, SlabMeta, SlabSink, SlabSource, Token, Work};
+use innkeeper_room::{BlockHash, Layout, Manifest, RoomId, SlabMeta, SlabSink, SlabSource, Token, Work};
 
 /// An engine: computes prompts, imports KV, produces tokens, and owns the pool of KV pages by their ids.
 pub trait Engine: Send + Sync + 'static {
@@ -21,7 +21,16 @@ pub trait Engine: Send + Sync + 'static {
     ///
     /// # Errors
     /// [`EngineError::NoPages`] if the pool has too few, [`EngineError::Exists`] if the room has pages already.
-    fn open(&self, room: RoomId, tokens: u32) -> Result<(), EngineError>;
+    fn open(&self, room: RoomId, tokens: u32) -> Result<(), EngineError> {
+        self.open_reusing(room, tokens, &[])
+    }
+
+    /// As [`Engine::open`], but that the first pages are those of the prefix cache with these names: a prefill begins behind
+    /// them and writes none of them. What follows is the same, bit for bit.
+    ///
+    /// # Errors
+    /// As [`Engine::open`]; [`EngineError::NotCached`] if one of them is not there, or if nothing would be left to compute.
+    fn open_reusing(&self, room: RoomId, tokens: u32, reuse: &[BlockHash]) -> Result<(), EngineError>;
 
     /// Computes the prompt in chunks, sealing each page's slabs as they become final, samples the first token and
     /// seals the manifest. Chunks are sized by the measured rate so that one takes about `chunk_target`.
@@ -44,7 +53,17 @@ pub trait Engine: Send + Sync + 'static {
 
     /// Gives the room's pages back to the pool; how many. Idempotent. Only for a room that nobody touches any more:
     /// sources and sinks that are still held answer `Closed` from now on.
-    fn close(&self, room: RoomId) -> u32;
+    fn close(&self, room: RoomId) -> u32 {
+        self.close_keeping(room, &[])
+    }
+
+    /// As [`Engine::close`], but that these pages, by their place in the prompt, stay in the prefix cache under these names,
+    /// with the checksums that were made when they were sealed. Only for a room whose prefill has finished.
+    fn close_keeping(&self, room: RoomId, keep: &[(u32, BlockHash)]) -> u32;
+
+    /// These pages of the prefix cache are free from now on, or as soon as the last room that reuses them is closed; how many
+    /// there were.
+    fn evict(&self, names: &[BlockHash]) -> u32;
 
     /// Read access to the room's sealed slabs, for the sender. `None` if the room has no pages.
     fn source(&self, room: RoomId) -> Option<Arc<dyn SlabSource>>;
@@ -97,8 +116,10 @@ pub struct EngineStatus {
     pub in_hand: Option<Duration>,
     /// Rooms with a job.
     pub jobs: u32,
-    /// Pages in the pool that no room has.
+    /// Pages in the pool that no room and no prefix has.
     pub free_pages: u32,
+    /// Pages in the prefix cache.
+    pub cached_pages: u32,
     /// Tokens computed by prefill since the start.
     pub prompt_tokens: u64,
     /// Tokens produced since the start.
@@ -107,9 +128,9 @@ pub struct EngineStatus {
 
 /// Hears of a prefill job. Exactly one of `finished`, `failed` and `stopped` comes last.
 pub trait PrefillSink: Send + Sync {
-    /// A slab is final. Its checksum was made now.
+    /// A slab is final. Its checksum was made now; or, of a page that is reused, when that was sealed.
     fn sealed(&self, slab: SlabMeta);
-    /// Prompt tokens computed so far.
+    /// Prompt tokens computed so far, those that are reused left out.
     fn computed(&self, tokens: u32);
     /// All is sealed; the job is over.
     fn finished(&self, manifest: Manifest);
@@ -142,6 +163,9 @@ pub enum EngineError {
         /// Pages free.
         free: u32,
     },
+    /// A page that was to be reused is not in the prefix cache.
+    #[error("a page that was to be reused is not in the prefix cache, or nothing would be left to compute")]
+    NotCached,
     /// The room has pages or a job already.
     #[error("room {0} exists in the engine already")]
     Exists(RoomId),

@@ -100,6 +100,13 @@ fn cancelling_and_closing() {
 }
 
 #[test]
+fn reusing() {
+    let _turn = turn();
+    let Some(rig) = rig() else { return };
+    a_reused_prefix_changes_no_bit(&rig);
+}
+
+#[test]
 fn answers_end() {
     let _turn = turn();
     let Some(rig) = rig() else { return };

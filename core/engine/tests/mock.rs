@@ -9,7 +9,7 @@ use std::time::Duration;
 use common::*;
 use innkeeper_engine::text::ByteTokenizer;
 use innkeeper_engine::{Engine, EngineError, MockConfig, MockEngine, monolithic};
-use innkeeper_room::{Sampling, SlabId, Work};
+use innkeeper_room::{Sampling, SlabError, SlabId, Work};
 
 fn quick() -> MockConfig {
     let chunk_target = Duration::from_millis(5);
@@ -80,6 +80,53 @@ fn ending() {
 #[test]
 fn reporting() {
     status_tells_what_was_done(&rig());
+}
+
+#[test]
+fn reusing() {
+    let mut engines = vec![MockEngine::new(quick()), MockEngine::new(quick())];
+    let pools: Vec<_> = engines.iter().map(|engine| Arc::clone(engine.pool())).collect();
+    let rig = Rig {
+        decode: engines.remove(1),
+        prefill: engines.remove(0),
+    };
+    a_reused_prefix_changes_no_bit(&rig);
+    assert!(pools.iter().all(|pool| pool.violations() == 0));
+}
+
+/// The checksum is that of the first seal: one that was made anew when the page was reused would be right over wrong bytes.
+#[test]
+fn a_damaged_page_of_the_cache_does_not_fit_its_checksum() {
+    let engine = MockEngine::new(quick());
+    let work = work(prompt(40, 1), Sampling::default());
+    let manifest = prefill(&*engine, room(1), &work);
+    let names = names(2);
+    engine.close_keeping(room(1), &[(0, names[0]), (1, names[1])]);
+    assert!(engine.damage(names[1]));
+    let (_, again) = prefill_reusing(&*engine, room(2), &work, &names);
+    assert_eq!(again.slabs[2], manifest.slabs[2], "what was sealed is what is said");
+    let mut bytes = vec![0; again.slabs[2].len as usize];
+    let source = engine.source(room(2)).expect("has pages");
+    source.read(again.slabs[2].id, 0, &mut bytes).expect("reads");
+    assert_ne!(crc32fast::hash(&bytes), again.slabs[2].checksum);
+}
+
+#[test]
+fn a_shared_page_is_written_by_nobody() {
+    let engine = MockEngine::new(quick());
+    let work = work(prompt(40, 1), Sampling::default());
+    prefill(&*engine, room(1), &work);
+    let names = names(2);
+    engine.close_keeping(room(1), &[(0, names[0]), (1, names[1])]);
+    engine.open_reusing(room(2), 40, &names).expect("opens");
+    let sink = engine.importer(room(2), 40).expect("has pages");
+    assert_eq!(sink.write(SlabId(0), 0, &[1]), Err(SlabError::Closed));
+    assert_eq!(engine.pool().violations(), 1);
+    assert_eq!(sink.write(SlabId(4), 0, &[1]), Ok(()), "its own page is");
+    // Two whole pages are 32 tokens: of a prompt as long one token must be computed.
+    assert_eq!(engine.open_reusing(room(3), 32, &names), Err(EngineError::NotCached));
+    engine.close(room(2));
+    assert_eq!(engine.status().free_pages, 598);
 }
 
 /// Moves the KV of one room, changes it on the way, and decodes.

@@ -5,6 +5,7 @@
 pub mod blame;
 pub mod breaker;
 pub mod bucket;
+pub mod cache;
 pub mod class;
 pub mod deadlines;
 pub mod evidence;
@@ -29,6 +30,7 @@ pub mod time;
 pub mod tombstones;
 pub mod vouch;
 
+pub use cache::BlockHash;
 pub use class::Class;
 pub use evidence::{Evidence, Owes};
 pub use ids::{Attempt, Epoch, Incarnation, RequestKey, Role, RoomId};

@@ -40,7 +40,12 @@ pub enum FromWorker {
     /// Where the part stands. Counters are absolute; only an increase counts. Unread ones are coalesced into the newest.
     State(PartState),
     /// P has its turn and its pages; chunk timers begin.
-    Started(Epoch),
+    Started {
+        /// In which epoch.
+        epoch: Epoch,
+        /// Tokens of the prompt whose KV P has already: it computes the others.
+        reused: u32,
+    },
     /// D has committed.
     Committed,
     /// D's tokens: `count` of them from `position` (of this room, from 0). The ids travel beside this.

@@ -7,12 +7,25 @@ use serde::{Deserialize, Serialize};
 pub struct PageCounts {
     /// Of no room.
     pub free: u32,
-    /// Prefix pages without an owner, taken at once when needed.
+    /// Of the prefix cache and read by nobody: free as soon as they are needed.
     pub cached: u32,
-    /// Of live rooms.
+    /// Of live rooms; a page that several of them read counts once.
     pub held: u32,
     /// Of rooms that are over but which somebody might still touch.
     pub quarantined: u32,
+}
+
+/// What a page counts as.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PageState {
+    /// Of no room.
+    Free,
+    /// Of the prefix cache and read by nobody.
+    Cached,
+    /// Of a live room.
+    Held,
+    /// Of rooms that are over.
+    Quarantined,
 }
 
 impl PageCounts {
@@ -39,31 +52,42 @@ impl PageCounts {
         self.free + self.cached
     }
 
-    /// Takes pages for a room, free ones first; whether there were enough (else nothing changes).
+    /// Takes free pages for a room; whether there were enough (else nothing changes).
     #[must_use]
     pub fn hold(&mut self, pages: u32) -> bool {
-        if pages > self.available() {
+        if pages > self.free {
             return false;
         }
-        let from_free = pages.min(self.free);
-        self.free -= from_free;
-        self.cached -= pages - from_free;
-        self.held += pages;
+        self.shift(PageState::Free, PageState::Held, pages);
         true
     }
 
-    /// The room is over; its pages may still be touched. Saturates: a caller's wrong count cannot break the sum.
+    /// The room is over; its pages may still be touched.
     pub fn quarantine(&mut self, pages: u32) {
-        let moved = pages.min(self.held);
-        self.held -= moved;
-        self.quarantined += moved;
+        self.shift(PageState::Held, PageState::Quarantined, pages);
     }
 
     /// Nobody touches these pages any more.
     pub fn release(&mut self, pages: u32) {
-        let moved = pages.min(self.quarantined);
-        self.quarantined -= moved;
-        self.free += moved;
+        self.shift(PageState::Quarantined, PageState::Free, pages);
+    }
+
+    /// How many count as this.
+    pub fn slot(&mut self, state: PageState) -> &mut u32 {
+        match state {
+            PageState::Free => &mut self.free,
+            PageState::Cached => &mut self.cached,
+            PageState::Held => &mut self.held,
+            PageState::Quarantined => &mut self.quarantined,
+        }
+    }
+
+    /// So many pages count as something else from now on. Saturates: a caller's wrong count cannot break the sum.
+    pub fn shift(&mut self, from: PageState, to: PageState, pages: u32) {
+        let there = self.slot(from);
+        let moved = pages.min(*there);
+        *there -= moved;
+        *self.slot(to) += moved;
     }
 }
 

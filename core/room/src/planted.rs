@@ -65,4 +65,14 @@ planted! {
     late_grant_kept = "bug-late-grant-kept";
     /// D answers a hello for a room that it committed as if it knew nothing of it.
     commit_not_sticky = "bug-commit-not-sticky";
+    /// What the prefix cache gives up may have a reader.
+    evict_under_reader = "bug-evict-under-reader";
+    /// A prompt that is in the cache as a whole is reused as a whole: its last token is computed into a shared page.
+    shared_page_written = "bug-shared-page-written";
+    /// A page that is in the cache already is published once more.
+    publish_twice = "bug-publish-twice";
+    /// The pages of a room that failed are published.
+    failed_room_published = "bug-failed-room-published";
+    /// The pages of a room whose KV was corrupt at D stay in the cache.
+    corrupt_page_kept = "bug-corrupt-page-kept";
 }

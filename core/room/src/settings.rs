@@ -88,6 +88,9 @@ pub struct Settings {
     pub page_booking_percent: u32,
     /// Prompt tokens that a router books at a prefill worker and that are not computed yet; 0: they are not looked at.
     pub prefill_booking_tokens: u32,
+    /// How much of a prefill worker's KV pages may keep what was computed for prompts that are over, in percent: a prompt that
+    /// begins alike computes less. They are free as soon as they are needed. 0: nothing is kept.
+    pub prefix_cache_percent: u32,
     /// Rooms that prefill computes at once.
     pub prefill_concurrency: u32,
     /// Requests that R holds, live ones and those in the admission queue together.
@@ -169,6 +172,7 @@ impl Settings {
             prefix_blocks: 65_536,
             page_booking_percent: 100,
             prefill_booking_tokens: 32_768,
+            prefix_cache_percent: 100,
             prefill_concurrency: 4,
             max_requests: 1024,
             max_queued: 1024,
@@ -335,6 +339,7 @@ impl Settings {
             // With less, a room that needs nearly all pages of a worker would wait for ever.
             at_least("page-booking-percent", u64::from(self.page_booking_percent), 100)?;
         }
+        at_most("prefix-cache-percent", u64::from(self.prefix_cache_percent), 100)?;
         at_least("prefill-concurrency", u64::from(self.prefill_concurrency), 1)?;
         at_least("max-requests", u64::from(self.max_requests), 1)?;
         at_least("max-queued", u64::from(self.max_queued), 1)?;

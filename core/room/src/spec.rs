@@ -45,6 +45,9 @@ pub struct Work {
     pub request_id: Arc<str>,
     /// W3C trace context of the room's span; empty if there is none.
     pub traceparent: String,
+    /// Whose prompt it is, as a number that says nothing of a key: only a prompt of the same tenant begins with KV that was
+    /// computed before. 0: nobody's, and its KV is neither reused nor kept.
+    pub tenant: u128,
 }
 
 /// How to choose a token. The choice depends only on (seed, position, ids so far), never on batching or threads.

@@ -20,6 +20,7 @@ pub(crate) fn options() -> Options {
         .etcd()
         .ttl_ms(2000)
         .flag("mock-prefill-us-per-token", 5_000)
+        .flag("prefix-cache-percent", 0)
         .flag("mock-decode-us-per-token", 20_000)
         .flag("mock-kv-bytes-per-token", 4_096)
         .flag("transfer-max-bytes-per-second", 200_000)

@@ -40,7 +40,10 @@ fn assert_same(http: &Value, told: &Told, shared_prompt: bool) {
             "prompt_tokens": usage.prompt_tokens, "completion_tokens": usage.completion_tokens,
             "total_tokens": usage.total_tokens,
         });
-        assert_eq!(http["usage"], counted);
+        let mut said = http["usage"].clone();
+        // Of the same prompt more is found in a cache the second time.
+        said.as_object_mut().unwrap().remove("prompt_tokens_details").unwrap();
+        assert_eq!(said, counted);
     }
 }
 

@@ -215,7 +215,13 @@ fn worker_messages() -> Vec<(Vec<u8>, bool)> {
         (admitted, true),
         (FromWorker::Refused(Refusal::NoPermit), true),
         (FromWorker::State(state), true),
-        (FromWorker::Started(Epoch(1)), true),
+        (
+            FromWorker::Started {
+                epoch: Epoch(1),
+                reused: 0,
+            },
+            true,
+        ),
         (FromWorker::Committed, true),
         (FromWorker::Tokens { position: 0, count: 1 }, true),
         (

@@ -147,6 +147,18 @@ impl State {
         drop(entry.events.try_send(RequestEvent::Tokens(passing)));
     }
 
+    /// P has so much of the prompt already. What counts is what the request's first room that began did not compute.
+    pub(super) fn reused(&mut self, room: RoomId, tokens: u32) {
+        let entry = self.rooms.get(&room).and_then(|(key, _)| self.requests.get_mut(key));
+        let Some(entry) = entry else { return };
+        let told = std::mem::replace(&mut entry.reused, true);
+        let prompt = u32::try_from(entry.work.prompt.len()).unwrap_or(u32::MAX);
+        if tokens > 0 && !told {
+            // The channel has room to spare for it; a closed one is a client that left.
+            drop(entry.events.try_send(RequestEvent::Reused(tokens.min(prompt))));
+        }
+    }
+
     /// Rooms of canaries are no client's: what became of them is in the canary's answer.
     fn ended(&self, end: &RoomEnd) {
         if self.requests.get(&end.request).is_none_or(|entry| !entry.canary) {

@@ -40,6 +40,7 @@ impl<C: Craft> State<C> {
                     _ => self.tell(id, message),
                 },
                 Order::Room(id, command) => self.order(id, command).await,
+                Order::Engine(command) => self.parts.craft.execute(None, command, None).await,
                 Order::End(id) => self.end(id),
                 Order::Serving(serving) => {
                     self.serving = serving;

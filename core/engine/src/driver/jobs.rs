@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use innkeeper_room::Work;
+use innkeeper_room::{SlabMeta, Work};
 
 use super::shared::Ticket;
 use crate::pool::RoomPages;
@@ -20,21 +20,28 @@ pub(crate) struct PrefillRun<S> {
     pub(crate) work: Arc<Work>,
     pub(crate) sink: Arc<dyn PrefillSink>,
     pub(crate) state: S,
-    /// Prompt tokens computed.
+    /// Prompt tokens whose KV is there: reused or computed.
     pub(crate) computed: u32,
-    pub(crate) sealed: Vec<innkeeper_room::SlabMeta>,
+    pub(crate) sealed: Vec<SlabMeta>,
 }
 
 impl<S: Default> PrefillRun<S> {
-    pub(crate) fn new(ticket: Arc<Ticket>, pages: Arc<RoomPages>, work: Arc<Work>, sink: Arc<dyn PrefillSink>) -> Self {
+    /// `reused`: what was said of the slabs that are there already.
+    pub(crate) fn new(
+        ticket: Arc<Ticket>,
+        pages: Arc<RoomPages>,
+        work: Arc<Work>,
+        sink: Arc<dyn PrefillSink>,
+        reused: Vec<SlabMeta>,
+    ) -> Self {
         Self {
             ticket,
+            computed: pages.reused_tokens(),
             pages,
             work,
             sink,
             state: S::default(),
-            computed: 0,
-            sealed: Vec::new(),
+            sealed: reused,
         }
     }
 }

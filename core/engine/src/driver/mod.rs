@@ -13,7 +13,7 @@ mod shared;
 use std::sync::Arc;
 use std::time::Duration;
 
-use innkeeper_room::{Layout, RoomId, SlabSource, Work};
+use innkeeper_room::{BlockHash, Layout, RoomId, SlabSource, Work};
 
 pub(crate) use backend::{Backend, Chunk, Item};
 use jobs::{DecodeRun, Job, PrefillRun};
@@ -67,7 +67,7 @@ impl<B: Backend> Driver<B> {
         self.limits
     }
 
-    pub(crate) fn open(&self, room: RoomId, tokens: u32) -> Result<(), EngineError> {
+    pub(crate) fn open(&self, room: RoomId, tokens: u32, reuse: &[BlockHash]) -> Result<(), EngineError> {
         if tokens == 0 || tokens > self.limits.context {
             let context = self.limits.context;
             return Err(EngineError::Input(format!(
@@ -78,17 +78,17 @@ impl<B: Backend> Driver<B> {
         if rooms.contains_key(&room) {
             return Err(EngineError::Exists(room));
         }
-        rooms.insert(room, self.shared.pool.take(room, tokens)?);
+        rooms.insert(room, self.shared.pool.take(room, tokens, reuse)?);
         Ok(())
     }
 
     pub(crate) fn prefill(&self, room: RoomId, work: Arc<Work>, sink: Arc<dyn PrefillSink>) -> Result<(), EngineError> {
         let pages = self.shared.pages(room).ok_or(EngineError::Unknown(room))?;
         self.check(&work, 1, pages.capacity())?;
-        pages.unseal(u32::try_from(work.prompt.len()).unwrap_or(u32::MAX));
+        let reused = pages.unseal(u32::try_from(work.prompt.len()).unwrap_or(u32::MAX));
         let ticket = Arc::new(Ticket::new(room));
         self.shared.submit(ticket, |ticket| {
-            Job::Prefill(PrefillRun::new(ticket, pages, work, sink))
+            Job::Prefill(PrefillRun::new(ticket, pages, work, sink, reused))
         })
     }
 
@@ -132,13 +132,13 @@ impl<B: Backend> Driver<B> {
         self.shared.cancel(room)
     }
 
-    pub(crate) fn close(&self, room: RoomId) -> u32 {
+    pub(crate) fn close(&self, room: RoomId, keep: &[(u32, BlockHash)]) -> u32 {
         let Some(pages) = lock(&self.shared.rooms).remove(&room) else {
             return 0;
         };
         // By contract no job is left. If one is, it finds the pages closed and is told so at its next boundary.
         self.shared.cancel(room);
-        let count = pages.close();
+        let count = pages.close(keep);
         self.shared.wake();
         count
     }
@@ -178,8 +178,13 @@ macro_rules! drive {
             fn limits(&self) -> $crate::port::Limits {
                 self.driver.limits()
             }
-            fn open(&self, room: innkeeper_room::RoomId, tokens: u32) -> Result<(), $crate::port::EngineError> {
-                self.driver.open(room, tokens)
+            fn open_reusing(
+                &self,
+                room: innkeeper_room::RoomId,
+                tokens: u32,
+                reuse: &[innkeeper_room::BlockHash],
+            ) -> Result<(), $crate::port::EngineError> {
+                self.driver.open(room, tokens, reuse)
             }
             fn prefill(
                 &self,
@@ -200,8 +205,11 @@ macro_rules! drive {
             fn cancel(&self, room: innkeeper_room::RoomId) -> bool {
                 self.driver.cancel(room)
             }
-            fn close(&self, room: innkeeper_room::RoomId) -> u32 {
-                self.driver.close(room)
+            fn close_keeping(&self, room: innkeeper_room::RoomId, keep: &[(u32, innkeeper_room::BlockHash)]) -> u32 {
+                self.driver.close(room, keep)
+            }
+            fn evict(&self, names: &[innkeeper_room::BlockHash]) -> u32 {
+                self.driver.pool().evict(names)
             }
             fn source(&self, room: innkeeper_room::RoomId) -> Option<std::sync::Arc<dyn innkeeper_room::SlabSource>> {
                 self.driver.source(room)

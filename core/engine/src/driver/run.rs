@@ -41,7 +41,7 @@ impl<B: Backend> Runner<B> {
             let taken = self.shared.take(self.prefills.is_empty() && self.decodes.is_empty());
             for job in taken.jobs {
                 match job {
-                    Job::Prefill(run) => self.prefills.push_back(run),
+                    Job::Prefill(run) => self.begin_prefill(run),
                     Job::Decode(run) => self.decodes.push_back(run),
                 }
             }
@@ -53,6 +53,15 @@ impl<B: Backend> Runner<B> {
             self.step();
         }
         self.shared.thread_ended();
+    }
+
+    /// What is reused is sealed at once.
+    fn begin_prefill(&mut self, run: PrefillRun<B::State>) {
+        if guarded(|| run.sealed.iter().for_each(|meta| run.sink.sealed(*meta))).is_err() {
+            let error = EngineError::Broken("the prefill's sink panicked".to_owned());
+            return self.end_prefill(run, End::Failed(error));
+        }
+        self.prefills.push_back(run);
     }
 
     /// The boundary: jobs that were cancelled hear `stopped`, and answers that are complete `finished`.
@@ -132,7 +141,7 @@ impl<B: Backend> Runner<B> {
     ) {
         let told = guarded(|| {
             metas.iter().for_each(|meta| run.sink.sealed(*meta));
-            run.sink.computed(run.computed);
+            run.sink.computed(run.computed - run.pages.reused_tokens());
         });
         run.sealed.extend(metas);
         if told.is_err() {

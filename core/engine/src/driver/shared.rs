@@ -210,6 +210,7 @@ impl<B: Backend> Shared<B> {
             in_hand: began.map(|began| self.started.elapsed().saturating_sub(began)),
             jobs: u32::try_from(lock(&self.tickets).len()).unwrap_or(u32::MAX),
             free_pages: self.pool.free(),
+            cached_pages: self.pool.cached(),
             prompt_tokens: self.counters.prompt_tokens.load(Ordering::Relaxed),
             output_tokens: self.counters.output_tokens.load(Ordering::Relaxed),
         }

@@ -105,6 +105,11 @@ impl Backend for MockBackend {
     type State = MockState;
 
     fn prefill(&mut self, chunk: Chunk<'_>, state: &mut MockState) -> Result<Option<Token>, EngineError> {
+        // Behind pages that are reused: what came before is known by its ids, and read from the pages.
+        for id in &chunk.work.prompt[state.prefixed as usize..chunk.from as usize] {
+            state.prefix = state.prefix.push(*id);
+        }
+        state.prefixed = chunk.to;
         let ids = &chunk.work.prompt[chunk.from as usize..chunk.to as usize];
         for (at, id) in (chunk.from..).zip(ids) {
             state.prefix = state.prefix.push(*id);

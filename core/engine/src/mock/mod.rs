@@ -8,7 +8,7 @@ mod kv;
 use std::sync::Arc;
 use std::time::Duration;
 
-use innkeeper_room::Layout;
+use innkeeper_room::{BlockHash, Layout};
 
 use crate::driver::{Driver, Tuning, drive};
 use crate::pool::Pool;
@@ -123,6 +123,12 @@ impl MockEngine {
     /// Changes the simulated speed from the next chunk or step on.
     pub fn set_speed(&self, prefill_micros: u64, decode_micros: u64) {
         self.clock.set_speed(prefill_micros, decode_micros);
+    }
+
+    /// Damages a page of the prefix cache; whether there is one of that name.
+    #[must_use]
+    pub fn damage(&self, name: BlockHash) -> bool {
+        self.driver.pool().damage(name)
     }
 
     /// The pages, for tests that look at owners and violations.

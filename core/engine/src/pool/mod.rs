@@ -2,16 +2,20 @@
 //!
 //! A page is one slab of memory per layer group, each behind a lock of its own, so that the engine, a sender and a
 //! reader touch different slabs without waiting for each other. Every page carries the room that has it: an access
-//! through the handle of another room is refused and counted, so that a test can prove that no foreign bytes moved.
+//! through the handle of another room is refused and counted, so that a test can prove that no foreign bytes moved. A page
+//! of the prefix cache is nobody's: rooms that reuse it read it, and nobody writes it.
 
+mod cache;
 mod handles;
 mod room;
 
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, RwLock};
 
-use innkeeper_room::{Layout, RoomId};
+use innkeeper_room::{BlockHash, Layout, RoomId};
 
+use cache::CachedPage;
 pub use handles::{Importer, Source};
 pub use room::RoomPages;
 
@@ -21,18 +25,23 @@ use crate::sync::{lock, write};
 /// The byte that scrubbed pages are filled with: not zero, so that a slab that never arrived does not look like silence.
 const SCRUB: u16 = 0xA5A5;
 
+/// What a page of the prefix cache has for an owner; a room's id has 63 bits.
+const SHARED: u64 = u64::MAX;
+
 /// All KV pages of one engine.
 pub struct Pool {
     layout: Layout,
     pages: Vec<Page>,
     /// Last returned, first handed out: reuse comes soon, and a late writer would be seen.
     free: Mutex<Vec<u32>>,
+    /// The prefix cache: the ledger decides what is in it.
+    cached: Mutex<HashMap<BlockHash, Arc<CachedPage>>>,
     scrub: bool,
     violations: AtomicU64,
 }
 
 struct Page {
-    /// The room that has the page; 0 is nobody.
+    /// The room that has the page; 0 is nobody, and [`SHARED`] the prefix cache.
     owner: AtomicU64,
     /// One per layer group. Elements are 16 bits wide because KV is f16; on the wire they are little-endian bytes.
     slabs: Vec<RwLock<Vec<u16>>>,
@@ -55,6 +64,7 @@ impl Pool {
             layout,
             pages,
             free,
+            cached: Mutex::default(),
             scrub,
             violations: AtomicU64::new(0),
         })
@@ -78,7 +88,7 @@ impl Pool {
         u32::try_from(lock(&self.free).len()).unwrap_or(u32::MAX)
     }
 
-    /// The room that has a page, as a number; 0 if nobody has it or there is no such page.
+    /// The room that has a page, as a number; 0 if nobody has it or there is no such page, all ones if it is in the prefix cache.
     #[must_use]
     pub fn owner(&self, page: u32) -> u64 {
         self.pages
@@ -92,26 +102,42 @@ impl Pool {
         self.violations.load(Ordering::Relaxed)
     }
 
-    /// Takes pages for `tokens` tokens.
+    /// Takes pages for `tokens` tokens. Those of `reuse` are of the prefix cache and the first ones; the others are the room's
+    /// own. At least one is.
     ///
     /// # Errors
-    /// [`EngineError::NoPages`] if too few are free; then none is taken.
-    pub fn take(self: &Arc<Self>, room: RoomId, tokens: u32) -> Result<Arc<RoomPages>, EngineError> {
-        let wanted = self.layout.pages(tokens);
+    /// [`EngineError::NoPages`] if too few are free, [`EngineError::NotCached`] for a page that is not in the cache, or if none
+    /// would be left to be computed; then none is taken.
+    pub fn take(
+        self: &Arc<Self>,
+        room: RoomId,
+        tokens: u32,
+        reuse: &[BlockHash],
+    ) -> Result<Arc<RoomPages>, EngineError> {
+        let pages = self.layout.pages(tokens);
+        let shared = self.find(reuse)?;
+        let reused = u32::try_from(shared.len()).unwrap_or(u32::MAX);
+        let Some(wanted) = pages.checked_sub(reused).filter(|own| *own > 0) else {
+            self.let_go(shared);
+            return Err(EngineError::NotCached);
+        };
         let taken = {
             let mut free = lock(&self.free);
-            let Some(start) = free.len().checked_sub(wanted as usize) else {
-                return Err(EngineError::NoPages {
-                    wanted,
-                    free: u32::try_from(free.len()).unwrap_or(u32::MAX),
-                });
-            };
-            free.split_off(start)
+            let left = free.len();
+            let taken = left.checked_sub(wanted as usize).map(|start| free.split_off(start));
+            taken.ok_or_else(|| u32::try_from(left).unwrap_or(u32::MAX))
+        };
+        let taken = match taken {
+            Ok(taken) => taken,
+            Err(free) => {
+                self.let_go(shared);
+                return Err(EngineError::NoPages { wanted, free });
+            }
         };
         for &id in &taken {
             self.hand_out(id, room);
         }
-        Ok(Arc::new(RoomPages::new(Arc::clone(self), room, taken)))
+        Ok(Arc::new(RoomPages::new(Arc::clone(self), room, shared, &taken)))
     }
 
     fn hand_out(&self, id: u32, room: RoomId) {
@@ -126,6 +152,11 @@ impl Pool {
         }
     }
 
+    /// Somebody tried to write what is shared.
+    fn violated(&self) {
+        self.violations.fetch_add(1, Ordering::Relaxed);
+    }
+
     /// Takes pages back; only [`RoomPages::close`] calls this, after it has locked everybody out.
     fn give_back(&self, ids: &[u32]) {
         for &id in ids {
@@ -136,10 +167,11 @@ impl Pool {
         lock(&self.free).extend_from_slice(ids);
     }
 
-    fn slab(&self, room: RoomId, page: u32, group: u32) -> Option<&RwLock<Vec<u16>>> {
+    /// `owner`: a room, or [`SHARED`].
+    fn slab(&self, owner: u64, page: u32, group: u32) -> Option<&RwLock<Vec<u16>>> {
         let page = self.pages.get(page as usize)?;
-        if page.owner.load(Ordering::Acquire) != room.get() {
-            self.violations.fetch_add(1, Ordering::Relaxed);
+        if page.owner.load(Ordering::Acquire) != owner {
+            self.violated();
             return None;
         }
         page.slabs.get(group as usize)

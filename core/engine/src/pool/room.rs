@@ -1,19 +1,26 @@
 //! The pages of one room, and the gate that closes them.
 
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, RwLock};
+use std::sync::{Arc, Mutex, RwLock};
 
-use innkeeper_room::{Layout, RoomId, SlabError, SlabId, SlabMeta};
+use innkeeper_room::{BlockHash, Layout, RoomId, SlabError, SlabId, SlabMeta};
 
-use super::Pool;
-use crate::sync::{read, write};
+use super::cache::CachedPage;
+use super::{Pool, SHARED};
+use crate::sync::{lock, read, write};
 
 /// The pages that one room has. Every access goes through a gate: once [`RoomPages::close`] returns no access is in
 /// hand, and later ones answer [`SlabError::Closed`].
 pub struct RoomPages {
     pool: Arc<Pool>,
     room: RoomId,
+    /// All its pages; the first `reused` ones are of the prefix cache.
     ids: Vec<u32>,
+    reused: usize,
+    /// What keeps those where they are, until the room is closed.
+    shared: Mutex<Vec<Arc<CachedPage>>>,
+    /// What was said of its own slabs when they were sealed, for the cache.
+    metas: Mutex<Vec<SlabMeta>>,
     /// `true` once closed. Accesses hold it for reading while they copy.
     gate: RwLock<bool>,
     /// Slabs sealed so far; they are sealed in ascending order.
@@ -23,12 +30,15 @@ pub struct RoomPages {
 }
 
 impl RoomPages {
-    pub(super) fn new(pool: Arc<Pool>, room: RoomId, ids: Vec<u32>) -> Self {
+    pub(super) fn new(pool: Arc<Pool>, room: RoomId, shared: Vec<Arc<CachedPage>>, own: &[u32]) -> Self {
         let (sealed, sealed_tokens) = (AtomicU32::new(0), AtomicU32::new(0));
         Self {
             pool,
             room,
-            ids,
+            ids: shared.iter().map(|page| page.id).chain(own.iter().copied()).collect(),
+            reused: shared.len(),
+            shared: Mutex::new(shared),
+            metas: Mutex::default(),
             gate: RwLock::new(false),
             sealed,
             sealed_tokens,
@@ -67,14 +77,51 @@ impl RoomPages {
         *read(&self.gate)
     }
 
-    /// Waits until no access is in hand, locks everybody out and gives the pages back; how many (0 the second time).
-    pub fn close(&self) -> u32 {
+    /// Tokens whose KV was there before: those of the pages of the prefix cache.
+    #[must_use]
+    pub fn reused_tokens(&self) -> u32 {
+        u32::try_from(self.reused)
+            .unwrap_or(u32::MAX)
+            .saturating_mul(self.layout().page_tokens)
+    }
+
+    /// Waits until no access is in hand, locks everybody out and gives the room's own pages back, but for those that are
+    /// `keep`t in the prefix cache, by their place in the prompt; how many (0 the second time). Only what is whole and sealed is
+    /// kept.
+    pub fn close(&self, keep: &[(u32, BlockHash)]) -> u32 {
         let mut closed = write(&self.gate);
         if std::mem::replace(&mut *closed, true) {
             return 0;
         }
-        self.pool.give_back(&self.ids);
-        u32::try_from(self.ids.len()).unwrap_or(u32::MAX)
+        let kept: Vec<u32> = keep.iter().filter_map(|(at, name)| self.publish(*at, *name)).collect();
+        let own = self.ids.iter().skip(self.reused).copied();
+        let back: Vec<u32> = own.filter(|id| !kept.contains(id)).collect();
+        self.pool.give_back(&back);
+        self.pool.let_go(std::mem::take(&mut *lock(&self.shared)));
+        u32::try_from(back.len()).unwrap_or(u32::MAX)
+    }
+
+    /// Publishes one of the room's own pages; its id, if that was done.
+    fn publish(&self, at: u32, name: BlockHash) -> Option<u32> {
+        let layout = self.layout();
+        let (groups, whole) = (
+            layout.groups,
+            layout.page_tokens.saturating_mul(layout.group_token_bytes),
+        );
+        let id = self
+            .ids
+            .get(at as usize)
+            .copied()
+            .filter(|_| at as usize >= self.reused)?;
+        let first = at.saturating_mul(groups);
+        let of_page = |meta: &&SlabMeta| (first..first.saturating_add(groups)).contains(&meta.id.0);
+        let slabs: Vec<SlabMeta> = lock(&self.metas).iter().filter(of_page).copied().collect();
+        let sealed = slabs.len() == groups as usize && slabs.iter().all(|slab| slab.len == whole);
+        let published = sealed && self.pool.publish(name, id, slabs);
+        if !published {
+            tracing::error!(room = %self.room, at, "a page cannot be kept, though the ledger says so");
+        }
+        published.then_some(id)
     }
 
     /// Looks at one layer group of the room's `page`-th page. `look` must not touch the room's pages again.
@@ -100,6 +147,10 @@ impl RoomPages {
     ) -> Result<T, SlabError> {
         let closed = read(&self.gate);
         let slab = self.locate(*closed, page, group)?;
+        if (page as usize) < self.reused {
+            self.pool.violated();
+            return Err(SlabError::Closed);
+        }
         let mut held = write(slab);
         Ok(change(&mut held))
     }
@@ -115,7 +166,12 @@ impl RoomPages {
             end: 0,
         };
         let id = self.ids.get(page as usize).copied().ok_or(missing)?;
-        self.pool.slab(self.room, id, group).ok_or(SlabError::Closed)
+        let owner = if (page as usize) < self.reused {
+            SHARED
+        } else {
+            self.room.get()
+        };
+        self.pool.slab(owner, id, group).ok_or(SlabError::Closed)
     }
 
     /// The length of a slab of a prompt of `tokens` tokens; `None` if the prompt has no such slab here.
@@ -146,10 +202,17 @@ impl RoomPages {
         }
     }
 
-    /// A prefill of `tokens` tokens begins: nothing is sealed.
-    pub(crate) fn unseal(&self, tokens: u32) {
-        self.sealed.store(0, Ordering::Release);
+    /// A prefill of `tokens` tokens begins: only what is reused is sealed. Returns what was said of that when it was.
+    pub(crate) fn unseal(&self, tokens: u32) -> Vec<SlabMeta> {
+        let reused: Vec<SlabMeta> = lock(&self.shared)
+            .iter()
+            .flat_map(|page| page.slabs.iter().copied())
+            .collect();
         self.sealed_tokens.store(tokens, Ordering::Release);
+        self.sealed
+            .store(u32::try_from(reused.len()).unwrap_or(u32::MAX), Ordering::Release);
+        lock(&self.metas).clear();
+        reused
     }
 
     /// Seals what is final once `computed` tokens are: every slab of each page that will not change any more, or all
@@ -176,6 +239,7 @@ impl RoomPages {
                 checksum,
             });
         }
+        lock(&self.metas).extend_from_slice(&metas);
         Ok(metas)
     }
 

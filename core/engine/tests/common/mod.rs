@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use innkeeper_engine::{ClosableSink, DecodeJob, Engine, EngineError, monolithic};
-use innkeeper_room::{Manifest, RoomId, Sampling, SlabError, SlabId, Token, Work};
+use innkeeper_room::{BlockHash, Manifest, RoomId, Sampling, SlabError, SlabId, Token, Work};
 
 pub use recorder::{Heard, Recorder};
 
@@ -438,6 +438,80 @@ pub fn a_room_has_one_job(rig: &Rig, len: usize) {
     assert!(engine.close(id) > 0);
     sink.wait_over();
     assert_eq!(sink.ends(), [Heard::Stopped]);
+    nothing_leaked(rig);
+}
+
+/// A prefill that begins behind pages of the prefix cache; how much it computed, and its manifest.
+pub fn prefill_reusing(engine: &dyn Engine, room: RoomId, work: &Arc<Work>, reuse: &[BlockHash]) -> (u32, Manifest) {
+    engine
+        .open_reusing(room, work.prompt.len() as u32, reuse)
+        .expect("opens");
+    let sink = Recorder::new();
+    engine
+        .prefill(room, Arc::clone(work), sink.clone())
+        .expect("prefill starts");
+    sink.wait_over();
+    let manifest = sink.manifest().expect("prefill finishes");
+    assert_eq!(sink.sealed(), manifest.slabs, "each slab is told of once, in order");
+    (sink.computed(), manifest)
+}
+
+/// Names of the first pages of a prompt, good for one test.
+pub fn names(pages: u32) -> Vec<BlockHash> {
+    (1..=u128::from(pages)).map(BlockHash).collect()
+}
+
+/// What is computed behind reused pages is what would be computed without them, bit for bit; and no page gets lost.
+pub fn a_reused_prefix_changes_no_bit(rig: &Rig) {
+    let engine = &*rig.prefill;
+    let page = engine.layout().page_tokens as usize;
+    let names = names(5);
+    let first = work(prompt(5 * page + 3, 3), seeded(4));
+    let manifest = prefill(engine, room(70_000), &first);
+    let keep: Vec<(u32, BlockHash)> = (0..).zip(names.iter().copied()).collect();
+    assert_eq!(
+        engine.close_keeping(room(70_000), &keep),
+        1,
+        "the last page is not whole"
+    );
+    assert_eq!(engine.status().cached_pages, 5);
+    // The same again, all of it or a part; and another prompt that begins with two of these pages.
+    let mut other = first.prompt[..2 * page].to_vec();
+    other.extend_from_slice(&prompt(3 * page, 9));
+    let other = work(other.into(), seeded(4));
+    let alone_other = prefill(&*rig.decode, room(70_009), &other);
+    rig.decode.close(room(70_009));
+    for (number, work, reuse, right) in [
+        (1, &first, 5, &manifest),
+        (2, &first, 3, &manifest),
+        (3, &other, 2, &alone_other),
+    ] {
+        let id = room(70_000 + number);
+        let (computed, again) = prefill_reusing(engine, id, work, &names[..reuse]);
+        assert_eq!(&again, right, "checksums and first token, {reuse} pages reused");
+        assert_eq!(computed as usize, work.prompt.len() - reuse * page);
+        rig.decode.open(id, work.prompt.len() as u32 + 8).expect("opens");
+        copy(engine, &*rig.decode, id, &again);
+        let first = monolithic::first_token(&again);
+        let sink = start_decode(&*rig.decode, id, work, first.clone(), 8);
+        sink.wait_over();
+        let answer: Vec<Token> = std::iter::once(first).chain(sink.tokens()).collect();
+        engine.close(id);
+        rig.decode.close(id);
+        assert_eq!(answer, alone(&*rig.decode, room(70_010), work, 8));
+    }
+    // What is evicted while it is read goes with its reader.
+    let (_, again) = prefill_reusing(engine, room(70_004), &first, &names);
+    assert_eq!(engine.evict(&names), 5);
+    assert_eq!(engine.status().cached_pages, 0);
+    assert_eq!(
+        engine.open_reusing(room(70_005), 6, &names[..1]),
+        Err(EngineError::NotCached)
+    );
+    rig.decode.open(room(70_004), first.prompt.len() as u32).expect("opens");
+    copy(engine, &*rig.decode, room(70_004), &again);
+    engine.close(room(70_004));
+    rig.decode.close(room(70_004));
     nothing_leaked(rig);
 }
 

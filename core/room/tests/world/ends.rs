@@ -144,12 +144,10 @@ impl World {
                     .rooms
                     .get(&room)
                     .is_some_and(|wr| wr.covered.iter().all(|c| *c));
-                let tags = s.grant.as_ref().is_some_and(|pages| {
-                    let prompt = self.nodes[d].rooms.get(&room).map_or(0, |wr| wr.covered.len());
-                    pages
-                        .iter()
-                        .take(prompt)
-                        .all(|page| self.nodes[d].pool.tag[*page] == room.get())
+                let (tag, room_here) = (&self.nodes[d].pool.tag, self.nodes[d].rooms.get(&room));
+                let tags = s.grant.as_ref().zip(room_here).is_some_and(|(pages, wr)| {
+                    let mut prompt = pages.iter().take(wr.covered.len()).enumerate();
+                    prompt.all(|(at, page)| tag[*page] == wr.tag(at))
                 });
                 s.grant = None;
                 if right && complete && !tags {
@@ -283,7 +281,7 @@ impl World {
             let Some(page) = page else {
                 return self.wrong(format!("I6: P{p} reads pages of {room}, which has none"));
             };
-            if self.nodes[p].pool.owner[page] != Some(room) {
+            if !self.nodes[p].pool.may_read(room, slab, page) {
                 self.wrong(format!("I6: P{p} reads a page of another room for {room}"));
             }
             let tag = self.nodes[p].pool.tag[page];

@@ -1,7 +1,7 @@
 //! The workers' engines, one chunk or step in hand at a time, and the sessions that the executors keep.
 
 use innkeeper_room::ledger::{decode, prefill};
-use innkeeper_room::{Counters, Epoch, HelloReply, RoomId};
+use innkeeper_room::{BlockHash, Counters, Epoch, HelloReply, RoomId};
 
 use crate::data::DataMsg;
 use crate::node::{Brain, In, Job};
@@ -81,18 +81,37 @@ impl World {
 
     // === engines ===
 
-    pub(crate) fn compute(&mut self, p: usize, room: RoomId, tokens: u32) {
+    pub(crate) fn compute(&mut self, p: usize, room: RoomId, tokens: u32, reuse: &[BlockHash]) {
         let pages = tokens.div_ceil(PAGE_TOKENS).max(1);
-        if !self.nodes[p].pool.open(room, pages) {
-            return self.wrong(format!("I7: P{p} has no {pages} pages for {room}"));
+        if !self.nodes[p].pool.open(room, pages, reuse) {
+            return self.wrong(format!(
+                "I7: P{p} has no {pages} pages for {room}, {reuse:?} among them"
+            ));
         }
+        // Whatever is reused, the first token follows from one that is computed.
+        let sealed = u32::try_from(reuse.len()).unwrap_or(u32::MAX);
+        let done = (sealed * PAGE_TOKENS).min(tokens - 1);
+        self.seal(p, room, sealed, 0);
         self.nodes[p].engine.jobs.push_back(Job {
             room,
-            done: 0,
+            done,
             total: tokens,
             cancel: false,
         });
         self.engine_go(p);
+    }
+
+    /// So many pages of a room are sealed.
+    fn seal(&mut self, p: usize, room: RoomId, sealed: u32, computed: u32) {
+        if let Some(wr) = self.nodes[p].rooms.get_mut(&room) {
+            wr.sealed = wr.sealed.max(sealed);
+            let tokens_computed = wr.counters.tokens_computed + computed;
+            wr.counters.raise(Counters {
+                tokens_computed,
+                bytes_sealed: u64::from(sealed) * PAGE_BYTES,
+                ..Counters::default()
+            });
+        }
     }
 
     pub(crate) fn decode(&mut self, d: usize, room: RoomId) {
@@ -200,6 +219,7 @@ impl World {
             return;
         };
         let room = job.room;
+        let from = job.done;
         job.done = (job.done + CHUNK).min(job.total);
         let finished = job.done == job.total;
         let sealed = if finished {
@@ -207,23 +227,38 @@ impl World {
         } else {
             job.done / PAGE_TOKENS
         };
-        let pages = self.nodes[p].pool.of.get(&room).cloned().unwrap_or_default();
+        let pool = &self.nodes[p].pool;
+        let (pages, shared) = (pool.of.get(&room).cloned().unwrap_or_default(), pool.shared(room));
         if pages.len() < sealed as usize {
             return self.wrong(format!("I6: P{p} computes {room} without its pages"));
         }
-        for page in pages.iter().take(sealed as usize) {
-            self.nodes[p].pool.tag[*page] = room.get();
+        if ((from / PAGE_TOKENS) as usize) < shared {
+            return self.wrong(format!("I6: P{p} writes {room}'s KV into a page that others read"));
         }
-        let right = !(finished && std::mem::take(&mut self.nodes[p].engine.corrupt_next));
+        if pages
+            .iter()
+            .take(shared)
+            .enumerate()
+            .any(|(at, page)| !pool.may_read(room, at, *page))
+        {
+            return self.wrong(format!("I6: P{p} computes {room} from a page that went"));
+        }
+        let tags: Vec<u64> = self.nodes[p]
+            .rooms
+            .get(&room)
+            .map(|wr| (0..sealed as usize).map(|at| wr.tag(at)).collect())
+            .unwrap_or_default();
+        for (page, tag) in pages.iter().zip(tags).skip(shared) {
+            self.nodes[p].pool.tag[*page] = tag;
+        }
+        if finished && std::mem::take(&mut self.nodes[p].engine.corrupt_next) {
+            self.corrupt(p, &pages, shared);
+        }
+        let bad = pages.iter().any(|page| self.nodes[p].pool.bad.contains(page));
+        self.seal(p, room, sealed, job.done - from);
         let current = self.nodes[p].rooms.get_mut(&room).and_then(|wr| {
-            wr.sealed = sealed;
-            wr.counters.raise(Counters {
-                tokens_computed: job.done,
-                bytes_sealed: u64::from(sealed) * PAGE_BYTES,
-                ..Counters::default()
-            });
             if finished {
-                wr.manifest = Some(right);
+                wr.manifest = Some(!bad);
             }
             wr.sessions.values().next_back().copied()
         });
@@ -238,6 +273,17 @@ impl World {
         if let Some(id) = current {
             self.pump(id);
         }
+    }
+
+    /// A page of the room is not what was sealed any more: one of the cache stays so, until it goes. In a world of chance it is
+    /// one of the room's own: with several faults P may not hear what D found, and the next room would fail of it as well.
+    fn corrupt(&mut self, p: usize, pages: &[usize], shared: usize) {
+        let at = if self.exact.is_some() && shared > 0 {
+            0
+        } else {
+            pages.len() - 1
+        };
+        self.nodes[p].pool.bad.insert(pages[at]);
     }
 
     pub(crate) fn tokens(&mut self, d: usize) {

@@ -73,6 +73,11 @@ fn shape(seed: u64) -> Shape {
     }
 }
 
+/// In half of all worlds prefill workers keep what they compute.
+fn keeps_prefixes(seed: u64) -> bool {
+    Rng::new(seed ^ 0xcac4e).one_in(2)
+}
+
 /// The requests of a run.
 fn arrivals(world: &mut World) {
     for _ in 0..world.shape.requests {
@@ -96,6 +101,7 @@ fn run(seed: u64, faults: u64, loud: bool) -> (World, (u32, u32)) {
     if POLICIES.contains(&seed) {
         world.choose_by(seed);
     }
+    world.cached = keeps_prefixes(seed);
     arrivals(&mut world);
     // Each layer must do without the others: in some worlds no ping and no kernel finds a silence.
     world.deaf = Rng::new(seed ^ 0x77).one_in(3);
@@ -211,6 +217,7 @@ fn one_fault_under_every_policy() {
 /// One run in which at some moment nobody hears anything any more.
 fn silence(seed: u64, loud: bool) -> World {
     let mut world = World::new(seed, shape(seed), loud);
+    world.cached = keeps_prefixes(seed);
     arrivals(&mut world);
     let moment = world.rng.between(300, 2500);
     world.run_until(moment);

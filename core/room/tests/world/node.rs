@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use innkeeper_room::ledger::{Gauges, decode, prefill, router};
-use innkeeper_room::{Counters, Epoch, Incarnation, Moment, Role, RoomId, RoomSpec};
+use innkeeper_room::{BlockHash, Counters, Epoch, Incarnation, Moment, Role, RoomId, RoomSpec};
 
 use crate::data::DataMsg;
 
@@ -76,6 +76,12 @@ pub(crate) struct Pool {
     /// Whose KV is in the page: stays when the page is given back.
     pub(crate) tag: Vec<u64>,
     pub(crate) of: BTreeMap<RoomId, Vec<usize>>,
+    /// Pages of the prefix cache.
+    pub(crate) cached: BTreeMap<BlockHash, usize>,
+    /// How many of a room's pages, from its first on, are pages of the cache.
+    pub(crate) shared: BTreeMap<RoomId, usize>,
+    /// Pages whose content is not what was sealed.
+    pub(crate) bad: BTreeSet<usize>,
 }
 
 impl Pool {
@@ -83,32 +89,92 @@ impl Pool {
         Self {
             owner: vec![None; pages as usize],
             tag: vec![0; pages as usize],
-            of: BTreeMap::new(),
+            ..Self::default()
         }
     }
 
-    /// Takes pages for a room; `false`: the ledger promised what is not there.
-    pub(crate) fn open(&mut self, room: RoomId, pages: u32) -> bool {
+    /// Takes pages for a room, beside those of the cache that it reads; `false`: the ledger promised what is not there.
+    pub(crate) fn open(&mut self, room: RoomId, pages: u32, reuse: &[BlockHash]) -> bool {
+        let shared: Vec<usize> = reuse.iter().filter_map(|name| self.cached.get(name).copied()).collect();
+        let cached: BTreeSet<usize> = self.cached.values().copied().collect();
         let free: Vec<usize> = (0..self.owner.len())
-            .filter(|page| self.owner[*page].is_none())
+            .filter(|page| self.owner[*page].is_none() && !cached.contains(page))
             .collect();
-        if free.len() < pages as usize || self.of.contains_key(&room) {
+        let own = (pages as usize).saturating_sub(shared.len());
+        if shared.len() < reuse.len() || free.len() < own || self.of.contains_key(&room) {
             return false;
         }
-        let taken: Vec<usize> = free.into_iter().take(pages as usize).collect();
-        taken.iter().for_each(|page| self.owner[*page] = Some(room));
-        self.of.insert(room, taken);
+        let taken: Vec<usize> = free.into_iter().take(own).collect();
+        for page in &taken {
+            self.owner[*page] = Some(room);
+            self.bad.remove(page);
+        }
+        self.shared.insert(room, shared.len());
+        self.of.insert(room, [shared, taken].concat());
         true
     }
 
-    /// Gives a room's pages back; `false`: it had none.
-    pub(crate) fn close(&mut self, room: RoomId) -> bool {
-        let Some(pages) = self.of.remove(&room) else {
-            return false;
-        };
-        pages.iter().for_each(|page| self.owner[*page] = None);
-        true
+    /// How many of a room's pages are pages of the cache.
+    pub(crate) fn shared(&self, room: RoomId) -> usize {
+        self.shared.get(&room).copied().unwrap_or(0)
     }
+
+    /// Whether a room may read a page of its own, or one of the cache that it reuses.
+    pub(crate) fn may_read(&self, room: RoomId, at: usize, page: usize) -> bool {
+        if at < self.shared(room) {
+            self.cached.values().any(|cached| *cached == page)
+        } else {
+            self.owner[page] == Some(room)
+        }
+    }
+
+    /// Gives a room's own pages back, but for those that are kept in the cache. What is wrong with that.
+    pub(crate) fn close(&mut self, room: RoomId, keep: &[(u32, BlockHash)]) -> Result<(), String> {
+        let Some(pages) = self.of.remove(&room) else {
+            return Err(format!("I7: {room} gives back pages and has none"));
+        };
+        let shared = self.shared.remove(&room).unwrap_or(0);
+        pages.iter().skip(shared).for_each(|page| self.owner[*page] = None);
+        for (at, name) in keep {
+            let page = pages.get(*at as usize).copied().filter(|_| *at as usize >= shared);
+            let Some(page) = page else {
+                return Err(format!("I7: {room} publishes page {at}, which is not its own"));
+            };
+            if self.tag[page] != tag_of(*name) {
+                return Err(format!("I6: {room} publishes a page whose content is another"));
+            }
+            if self.cached.insert(*name, page).is_some() {
+                return Err(format!("I7: {room} publishes what is in the cache already"));
+            }
+        }
+        Ok(())
+    }
+
+    /// A page of the cache goes. What is wrong with that.
+    pub(crate) fn evict(&mut self, name: BlockHash) -> Result<(), String> {
+        let Some(page) = self.cached.remove(&name) else {
+            return Err(format!("I7: {name:?} goes and is not in the cache"));
+        };
+        let reads = |(room, pages): (&RoomId, &Vec<usize>)| pages.iter().take(self.shared(*room)).any(|at| *at == page);
+        if self.of.iter().any(reads) {
+            return Err("I6: a page of the cache goes under its reader".to_owned());
+        }
+        Ok(())
+    }
+}
+
+/// The names of a prompt's whole pages. All prompts of an even length begin alike, and all of an odd length: two tenants.
+pub(crate) fn names(prompt: u32, page_tokens: u32) -> Vec<BlockHash> {
+    let tenant = u128::from(prompt % 2 + 1) << 96;
+    (0..prompt / page_tokens)
+        .map(|at| BlockHash(tenant | u128::from(at)))
+        .collect()
+}
+
+/// The content of a page of this name; no room's id.
+pub(crate) fn tag_of(name: BlockHash) -> u64 {
+    let word = |word: u128| u64::try_from(word & u128::from(u32::MAX)).unwrap_or(0);
+    1 << 63 | word(name.0 >> 96) << 32 | word(name.0)
 }
 
 /// A job of an engine: a prompt to compute, or tokens to make.
@@ -142,6 +208,8 @@ pub(crate) struct Engine {
 pub(crate) struct WRoom {
     pub(crate) spec: RoomSpec,
     pub(crate) token: u64,
+    /// The names of the prompt's whole pages; none in a world without a prefix cache.
+    pub(crate) names: Vec<BlockHash>,
     /// P: pages sealed so far, and whether the manifest is.
     pub(crate) sealed: u32,
     pub(crate) manifest: Option<bool>,
@@ -155,6 +223,13 @@ pub(crate) struct WRoom {
     /// D: the slabs that were written and verified.
     pub(crate) covered: Vec<bool>,
     pub(crate) ended: bool,
+}
+
+impl WRoom {
+    /// What the page at this place in the prompt holds: what its name says, or else what is this room's alone.
+    pub(crate) fn tag(&self, at: usize) -> u64 {
+        self.names.get(at).map_or(self.spec.room.get(), |name| tag_of(*name))
+    }
 }
 
 /// The worker's end of a room's stream.

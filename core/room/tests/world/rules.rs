@@ -247,7 +247,7 @@ fn answered(kind: Kind, room: RoomId, lived: bool, orders: &[Order<'_>]) -> bool
 pub(crate) const fn is_progress(message: &FromWorker) -> bool {
     match message {
         FromWorker::State(_)
-        | FromWorker::Started(_)
+        | FromWorker::Started { .. }
         | FromWorker::Committed
         | FromWorker::Tokens { .. }
         | FromWorker::Ended { .. } => true,

@@ -4,11 +4,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use innkeeper_room::ledger::router::Load;
 use innkeeper_room::ledger::{EngineView, decode, prefill};
-use innkeeper_room::{Counters, Epoch, FromWorker, Millis, RoomId, RoomSpec};
+use innkeeper_room::{BlockHash, Counters, Epoch, FromWorker, Millis, RoomId, RoomSpec};
 
 use crate::control::CtlMsg;
 use crate::data::DataMsg;
-use crate::node::{Brain, In, WRoom};
+use crate::node::{Brain, In, WRoom, names};
 use crate::rules;
 use crate::world::{Act, PAGE_TOKENS, World, tell};
 
@@ -97,7 +97,7 @@ impl World {
                     self.data_send(id, true, DataMsg::Started);
                 }
             }
-            prefill::Effect::Compute { room, tokens } => self.compute(p, room, tokens),
+            prefill::Effect::Compute { room, tokens, reuse } => self.compute(p, room, tokens, &reuse),
             prefill::Effect::CancelEngine { room } => self.cancel(p, room),
             prefill::Effect::SayFail {
                 room,
@@ -113,7 +113,8 @@ impl World {
                 None => self.kill_p(p, room, epoch),
             },
             prefill::Effect::KillSession { room, epoch } => self.kill_p(p, room, epoch),
-            prefill::Effect::ClosePages { room } => self.close_pages(p, room),
+            prefill::Effect::ClosePages { room, keep } => self.close_pages(p, room, &keep),
+            prefill::Effect::Evict { blocks } => self.uncache(p, &blocks),
             prefill::Effect::End { room } => self.end_room_at(p, room),
             prefill::Effect::Serving(serving) => self.nodes[p].serving = serving,
             prefill::Effect::Exit { why } => self.exit(p, why),
@@ -127,7 +128,7 @@ impl World {
             decode::Effect::Begin { .. } => {}
             decode::Effect::OpenPages { room, tokens } => {
                 let pages = tokens.div_ceil(PAGE_TOKENS).max(1);
-                if !self.nodes[d].pool.open(room, pages) {
+                if !self.nodes[d].pool.open(room, pages, &[]) {
                     self.wrong(format!("I7: D{d} has no {pages} pages for {room}"));
                 }
             }
@@ -158,7 +159,7 @@ impl World {
             }
             decode::Effect::Decode { room } => self.decode(d, room),
             decode::Effect::CancelEngine { room } => self.cancel(d, room),
-            decode::Effect::ClosePages { room } => self.close_pages(d, room),
+            decode::Effect::ClosePages { room } => self.close_pages(d, room, &[]),
             decode::Effect::End { room } => self.end_room_at(d, room),
             decode::Effect::Serving(serving) => self.nodes[d].serving = serving,
             decode::Effect::Exit { why } => self.exit(d, why),
@@ -177,7 +178,14 @@ impl World {
         }
         let p = matches!(self.nodes[w].brain, Brain::P(_));
         let secret = if p { token } else { fresh };
+        let names = if self.cached {
+            names(spec.prompt_tokens, PAGE_TOKENS)
+        } else {
+            vec![]
+        };
+        let blocks = names.clone().into();
         let wr = WRoom {
+            names,
             covered: vec![false; spec.prompt_tokens.div_ceil(PAGE_TOKENS).max(1) as usize],
             spec: spec.clone(),
             token: secret,
@@ -198,6 +206,7 @@ impl World {
                     spec,
                     decode_addr,
                     token,
+                    blocks,
                 },
             );
         } else {
@@ -242,7 +251,7 @@ impl World {
         self.crash(w, 500);
     }
 
-    pub(crate) fn close_pages(&mut self, w: usize, room: RoomId) {
+    pub(crate) fn close_pages(&mut self, w: usize, room: RoomId, keep: &[(u32, BlockHash)]) {
         let life = self.nodes[w].life;
         let late = self.sessions.values().any(|s| {
             let writes = s.d == w && s.d_life == life && s.grant.is_some();
@@ -261,11 +270,16 @@ impl World {
                 self.nodes[w].name()
             ));
         }
-        if !self.nodes[w].pool.close(room) {
-            self.wrong(format!(
-                "I7: {} gives back pages of {room}, which has none",
-                self.nodes[w].name()
-            ));
+        if let Err(what) = self.nodes[w].pool.close(room, keep) {
+            self.wrong(format!("{what}, at {}", self.nodes[w].name()));
+        }
+    }
+
+    pub(crate) fn uncache(&mut self, p: usize, names: &[BlockHash]) {
+        for name in names {
+            if let Err(what) = self.nodes[p].pool.evict(*name) {
+                self.wrong(format!("{what}, at P{p}"));
+            }
         }
     }
 

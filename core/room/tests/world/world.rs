@@ -183,6 +183,8 @@ pub(crate) struct World {
     pub(crate) open_faults: u32,
     /// How long things take, where no seed decides.
     pub(crate) exact: Option<Exact>,
+    /// Prompts have names, and prefill workers keep what they compute.
+    pub(crate) cached: bool,
     /// How routers choose workers; prompts are looked at unless it is as by default.
     pub(crate) policies: router::Policies,
 }
@@ -289,6 +291,7 @@ impl World {
             faults: vec![],
             open_faults: 0,
             exact,
+            cached: false,
             policies: router::Policies::default(),
             shape: shape.clone(),
         };

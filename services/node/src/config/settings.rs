@@ -168,6 +168,10 @@ settings! {
     /// Prompt tokens that a router books at a prefill worker and that are not computed yet; 0: they are not looked at.
     /// [default: 32768]
     prefill_booking_tokens: u32, "TOKENS" => prefill_booking_tokens;
+    /// How much of a prefill worker's KV pages may keep what was computed for prompts that are over, in percent: a prompt of the
+    /// same client that begins alike computes less. Such pages are free as soon as they are needed; 0: nothing is kept.
+    /// [default: 100]
+    prefix_cache_percent: u32, "PERCENT" => prefix_cache_percent;
     /// Rooms that a prefill worker computes at once. [default: 4]
     prefill_concurrency: u32, "ROOMS" => prefill_concurrency;
     /// Requests that a router holds, waiting ones included. [default: 1024]

@@ -73,6 +73,7 @@ impl Wire for OpenRoom {
             stop_ids: work.stop_ids.to_vec(),
             request_id: work.request_id.to_string(),
             traceparent: work.traceparent.clone(),
+            tenant: tenant_bytes(work.tenant).into(),
         }
     }
 
@@ -113,6 +114,7 @@ impl Wire for OpenRoom {
             stop_ids: message.stop_ids.into(),
             request_id: message.request_id.into(),
             traceparent: short("open.traceparent", message.traceparent)?,
+            tenant: tenant(&message.tenant)?,
         };
         Ok(Self {
             spec,
@@ -120,6 +122,23 @@ impl Wire for OpenRoom {
             decode_addr: short("open.decode_addr", message.decode_addr)?,
             token: message.token,
         })
+    }
+}
+
+/// Nobody is no bytes.
+fn tenant_bytes(tenant: u128) -> Vec<u8> {
+    match tenant {
+        0 => vec![],
+        tenant => tenant.to_be_bytes().to_vec(),
+    }
+}
+
+fn tenant(bytes: &[u8]) -> Result<u128, WireError> {
+    match bytes {
+        [] => Ok(0),
+        bytes => <[u8; 16]>::try_from(bytes)
+            .map(u128::from_be_bytes)
+            .map_err(|_| wrong("open.tenant", format!("{} bytes", bytes.len()), "none or 16 bytes")),
     }
 }
 

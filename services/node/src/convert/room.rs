@@ -161,7 +161,7 @@ impl Wire for WorkerSays {
             }),
             FromWorker::Refused(refusal) => FromW::Refused(refusal.to_wire()),
             FromWorker::State(state) => FromW::State(state.to_wire()),
-            FromWorker::Started(epoch) => FromW::Started(epoch.0),
+            FromWorker::Started { epoch, .. } => FromW::Started(epoch.0),
             FromWorker::Committed => FromW::Committed(v1::Nothing {}),
             // The count is that of the tokens that travel.
             FromWorker::Tokens { position, count: _ } => FromW::Tokens(v1::Tokens {
@@ -178,10 +178,18 @@ impl Wire for WorkerSays {
             FromWorker::AlreadyEnded(end) => FromW::AlreadyEnded(end.to_wire()),
             FromWorker::Unknown => FromW::Unknown(v1::Nothing {}),
         };
-        v1::WorkerMessage { message: Some(message) }
+        let reused = match &self.message {
+            FromWorker::Started { reused, .. } => *reused,
+            _ => 0,
+        };
+        v1::WorkerMessage {
+            message: Some(message),
+            reused,
+        }
     }
 
     fn from_wire(message: v1::WorkerMessage) -> Result<Self, WireError> {
+        let reused = message.reused;
         let message = match present("message", message.message)? {
             FromW::Tokens(tokens) => return tokens_from_wire(tokens),
             FromW::Admitted(admitted) => FromWorker::Admitted {
@@ -190,7 +198,10 @@ impl Wire for WorkerSays {
             },
             FromW::Refused(refusal) => FromWorker::Refused(Refusal::from_wire(refusal)?),
             FromW::State(state) => FromWorker::State(PartState::from_wire(state)?),
-            FromW::Started(epoch) => FromWorker::Started(Epoch(epoch)),
+            FromW::Started(epoch) => FromWorker::Started {
+                epoch: Epoch(epoch),
+                reused,
+            },
             FromW::Committed(_) => FromWorker::Committed,
             FromW::Ended(ended) => FromWorker::Ended {
                 end: PartEnd::from_wire(present("ended.end", ended.end)?)?,

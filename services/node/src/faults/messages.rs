@@ -60,7 +60,7 @@ pub(crate) const fn kind_from(message: &FromWorker) -> &'static str {
         FromWorker::Admitted { .. } => "admitted",
         FromWorker::Refused(_) => "refused",
         FromWorker::State(_) => "state",
-        FromWorker::Started(_) => "started",
+        FromWorker::Started { .. } => "started",
         FromWorker::Committed => "committed",
         FromWorker::Tokens { .. } => "tokens",
         FromWorker::Ended { .. } => "ended",

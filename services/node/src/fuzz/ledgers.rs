@@ -2,8 +2,9 @@
 
 use innkeeper_actors::ports::OpenRoom;
 use innkeeper_room::ledger::{EngineView, Gauges, RoomRow, decode, prefill};
+use innkeeper_room::prefix::Blocks;
 use innkeeper_room::{
-    Counters, Epoch, Evidence, FromWorker, HelloReply, Incarnation, Millis, Moment, Reason, RoomId, ToWorker,
+    BlockHash, Counters, Epoch, Evidence, FromWorker, HelloReply, Incarnation, Millis, Moment, Reason, RoomId, ToWorker,
 };
 use innkeeper_transfer::fuzz::Input;
 
@@ -142,6 +143,12 @@ impl Worker for Prefill {
             spec: open.spec.clone(),
             decode_addr: open.decode_addr.clone(),
             token: open.token,
+            // All of one tenant, under names that need no key here.
+            blocks: Blocks::of(&open.work.prompt, PAGE)
+                .hashes()
+                .iter()
+                .map(|hash| BlockHash((*hash).into()))
+                .collect(),
         };
         self.step(event, now)
     }

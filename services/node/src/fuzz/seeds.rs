@@ -45,6 +45,7 @@ fn open(number: u64, queue_left: u64) -> OpenRoom {
             stop_ids: vec![2].into(),
             request_id: "rid".into(),
             traceparent: "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01".into(),
+            tenant: 0,
         }),
         decode_addr: "127.0.0.1:1".into(),
         token: 77,
@@ -151,7 +152,13 @@ fn worker_messages() -> Vec<(&'static str, WorkerSays)> {
         ("refused", FromWorker::Refused(Refusal::NoPermit)),
         ("transferring", FromWorker::State(state(Phase::Transferring))),
         ("decoding", FromWorker::State(state(Phase::Decoding))),
-        ("started", FromWorker::Started(Epoch(1))),
+        (
+            "started",
+            FromWorker::Started {
+                epoch: Epoch(1),
+                reused: 0,
+            },
+        ),
         ("committed", FromWorker::Committed),
         (
             "ended",

@@ -61,7 +61,7 @@ impl Hooks for WorkerHooks {
 
     fn part_opened(&self, open: &OpenRoom) {
         if let Some(metrics) = self.metrics.get() {
-            metrics.part_opened(open.spec.room);
+            metrics.part_opened(open.spec.room, open.spec.prompt_tokens);
         }
         if let Some(spans) = &self.spans {
             spans.opened(open);

@@ -36,6 +36,8 @@ pub(super) struct Counted {
     // Workers.
     pub(super) transfer_rate: Histogram,
     pub(super) transferred: Counter,
+    pub(super) prefix_queries: Counter,
+    pub(super) prefix_hits: Counter,
     pub(super) bootstrap_failed: Counter,
     pub(super) transfer_failed: Counter,
     pub(super) aborted_parts: Counter,
@@ -155,6 +157,8 @@ impl Counted {
             // 64 KB/s to 137 GB/s.
             transfer_rate: Histogram::new(exponential_buckets(65_536.0, 4.0, 12)),
             transferred: Counter::default(),
+            prefix_queries: Counter::default(),
+            prefix_hits: Counter::default(),
             bootstrap_failed: Counter::default(),
             transfer_failed: Counter::default(),
             aborted_parts: Counter::default(),
@@ -253,6 +257,13 @@ impl Counted {
             "KV bytes handed over with a commit",
             &self.transferred,
         );
+        let help = "Prompt tokens that were looked up in the prefix cache";
+        add(own, "prefix_cache_queries", help, &self.prefix_queries);
+        add(foreign, "vllm:prefix_cache_queries", help, &self.prefix_queries);
+        let help = "Of these, those that were there and were not computed";
+        add(own, "prefix_cache_hits", help, &self.prefix_hits);
+        add(foreign, "vllm:prefix_cache_hits", help, &self.prefix_hits);
+        add(foreign, "sglang:cached_tokens", help, &self.prefix_hits);
         let help = "KV of a room by the time from its start to the commit, in GB/s";
         add(foreign, "sglang:kv_transfer_speed_gb_s", help, &self.transfer_speed);
         let help = "From the last sealed slab to the commit, in milliseconds";

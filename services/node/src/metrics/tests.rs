@@ -139,7 +139,7 @@ async fn exported(role: Role) -> BTreeSet<String> {
     metrics.reloaded("tls", true);
     metrics.unauthenticated("wrong");
     let room = RoomId::from_random(1);
-    metrics.part_opened(room);
+    metrics.part_opened(room, 100);
     metrics.part_says(room, &ended(Reason::DecodeLost));
     metrics.told(&Event::LeaseGranted { room, sent: Moment(0) });
     let eviction = counted::EvictionLabels {
@@ -216,7 +216,7 @@ async fn a_part_is_measured_phase_by_phase_and_counted_where_it_failed() {
     ];
     for (number, (phases, reason)) in (1..).zip(failures) {
         let room = RoomId::from_random(number);
-        metrics.part_opened(room);
+        metrics.part_opened(room, 100);
         for phase in phases {
             metrics.part_says(room, &state(*phase));
         }

@@ -19,6 +19,8 @@ pub(super) struct InPhase {
     since: Instant,
     /// When the engine had its turn: KV flows from then on.
     started: Option<Instant>,
+    /// Tokens of the prompt; of a router's room 0.
+    prompt: u32,
 }
 
 impl InPhase {
@@ -27,6 +29,7 @@ impl InPhase {
             phase: Phase::Queued,
             since: Instant::now(),
             started: None,
+            prompt: 0,
         }
     }
 
@@ -62,9 +65,13 @@ impl InPhase {
 }
 
 impl NodeMetrics {
-    /// A part begins.
-    pub fn part_opened(&self, room: RoomId) {
-        self.parts().insert(room, InPhase::new());
+    /// A part begins, for a prompt of so many tokens.
+    pub fn part_opened(&self, room: RoomId, prompt: u32) {
+        let part = InPhase {
+            prompt,
+            ..InPhase::new()
+        };
+        self.parts().insert(room, part);
     }
 
     /// A part says something.
@@ -82,9 +89,13 @@ impl NodeMetrics {
                     self.count_end(&part, *end, evidence, now);
                 }
             }
+            FromWorker::Started { reused, .. } => {
+                let prompt = self.parts().get(&room).map_or(0, |part| part.prompt);
+                self.counted.prefix_queries.inc_by(prompt.into());
+                self.counted.prefix_hits.inc_by(u64::from(*reused));
+            }
             FromWorker::Admitted { .. }
             | FromWorker::Refused(_)
-            | FromWorker::Started(_)
             | FromWorker::Committed
             | FromWorker::Tokens { .. }
             | FromWorker::Ask

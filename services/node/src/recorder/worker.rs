@@ -52,7 +52,11 @@ impl Recorder {
                     self.put(over(self.0.me.role, timeline, message, now));
                 }
             }
-            FromWorker::Started(epoch) => timeline.add(What::Started, format!("epoch {}", epoch.0), now),
+            FromWorker::Started { epoch, reused: 0 } => timeline.add(What::Started, format!("epoch {}", epoch.0), now),
+            FromWorker::Started { epoch, reused } => {
+                let what = format!("epoch {}, {reused} tokens reused", epoch.0);
+                timeline.add(What::Started, what, now);
+            }
             FromWorker::Committed => timeline.add(What::Committed, String::new(), now),
             FromWorker::Ask => timeline.add(What::AskedRouter, String::new(), now),
             FromWorker::Admitted { .. } => timeline.add(What::Admitted, String::new(), now),

@@ -52,6 +52,19 @@ pub enum KeyError {
     Random(String),
 }
 
+/// Who asks, as a number for workers: the same at every router, never 0, and nobody finds another name with it. Made of the
+/// name of a key, never of the key.
+#[must_use]
+pub fn tenant_number(name: &str) -> u128 {
+    let hash = digest(&SHA256, format!("innkeeper tenant {name}").as_bytes());
+    let folded = hash
+        .as_ref()
+        .iter()
+        .take(16)
+        .fold(0_u128, |number, byte| number << 8 | u128::from(*byte));
+    folded.max(1)
+}
+
 /// A fresh key.
 ///
 /// # Errors
@@ -216,6 +229,13 @@ fn unhex(digits: &str) -> Option<[u8; 32]> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_tenants_number_is_its_own() {
+        assert_eq!(tenant_number("a"), tenant_number("a"));
+        assert_ne!(tenant_number("a"), tenant_number("b"));
+        assert_ne!(tenant_number(""), 0);
+    }
 
     #[test]
     fn a_key_that_was_made_is_found_and_nothing_like_it() {

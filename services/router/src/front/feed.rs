@@ -10,7 +10,7 @@ use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, MissedTickBehavior};
 
-use super::session::{Session, Step};
+use super::session::{Counted, Session, Step};
 use super::state::FrontState;
 
 /// Blocks between the task and the connection. Small: what the client does not take is to be seen here.
@@ -45,8 +45,8 @@ pub(crate) trait Writer: Send + 'static {
     /// What is handed to the connection at once.
     type Block: Send + 'static;
 
-    /// Writes a step; `produced` are the tokens so far, of all choices.
-    fn step(&mut self, step: Step, produced: u64);
+    /// Writes a step, with what was counted so far.
+    fn step(&mut self, step: Step, counted: Counted);
     /// Tokens came, but none of their text could be sent yet. May write nothing.
     fn keep_alive(&mut self);
     /// Whether nothing waits.
@@ -169,6 +169,6 @@ impl<W: Writer> Pump<W> {
 
     fn take(&mut self, step: Step) {
         self.over = self.over || matches!(step, Step::Failed(_) | Step::Done);
-        self.writer.step(step, self.session.produced());
+        self.writer.step(step, self.session.counted());
     }
 }

@@ -225,7 +225,7 @@ async fn run(state: &FrontState, plan: Plan, record: Record) -> Result<Response,
         .into_iter()
         .filter_map(|(piece, finish)| Some((piece, finish?)))
         .collect();
-    let body = renderer.whole(answers, session.produced()).map_err(|error| {
+    let body = renderer.whole(answers, session.counted()).map_err(|error| {
         tracing::error!(%error, "an answer could not be written as JSON");
         RoomFailure::internal()
     })?;

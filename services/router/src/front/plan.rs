@@ -5,6 +5,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use innkeeper_actors::ports::NewRequest;
 use innkeeper_engine::text::TextError;
+use innkeeper_node::security::tenant_number;
 use innkeeper_room::prefix::Blocks;
 use innkeeper_room::{Sampling, Work};
 
@@ -28,6 +29,8 @@ pub(crate) struct Caller {
 /// One choice: a request of its own for the router's tree.
 pub(crate) struct ChoicePlan {
     pub(crate) request: NewRequest,
+    /// The first of its prompt.
+    pub(crate) first: bool,
     pub(crate) wanted: Wanted,
 }
 
@@ -154,6 +157,7 @@ impl Plan {
                     blocks: &blocks,
                     max_tokens,
                     seed,
+                    first: nth == 0,
                 };
                 choices.push(draft.choice(state, caller, &stop_ids, &asked));
             }
@@ -173,6 +177,7 @@ struct Asked<'a> {
     blocks: &'a Blocks,
     max_tokens: u32,
     seed: u64,
+    first: bool,
 }
 
 impl Draft {
@@ -182,6 +187,7 @@ impl Draft {
             blocks,
             max_tokens,
             seed,
+            first,
         } = *asked;
         let sampling = Sampling {
             temperature: self.common.temperature,
@@ -196,6 +202,7 @@ impl Draft {
             stop_ids: Arc::clone(stop_ids),
             request_id: Arc::clone(&caller.rid),
             traceparent: caller.traceparent.clone().unwrap_or_default(),
+            tenant: tenant_number(&caller.client),
         };
         let request = NewRequest {
             rid: caller.rid.to_string(),
@@ -217,7 +224,7 @@ impl Draft {
             logprobs: self.logprobs.is_some(),
             ids: self.common.return_token_ids,
         };
-        ChoicePlan { request, wanted }
+        ChoicePlan { request, first, wanted }
     }
 
     fn renderer(&self, state: &FrontState, caller: &Caller, prompt_of: Vec<usize>) -> Renderer {

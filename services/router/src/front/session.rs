@@ -40,6 +40,15 @@ pub(crate) enum Step {
     Done,
 }
 
+/// What is counted for the client.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Counted {
+    /// Tokens produced so far, of all choices.
+    pub(crate) produced: u64,
+    /// Tokens of the prompts that were not computed; each prompt counts once, as its first choice has it.
+    pub(crate) cached: u64,
+}
+
 /// The rooms behind one HTTP request.
 pub(crate) struct Session {
     choices: Vec<Choice>,
@@ -54,6 +63,8 @@ pub(crate) struct Session {
 
 struct Choice {
     stream: Option<RequestStream>,
+    /// The first of its prompt.
+    first: bool,
     assembler: Assembler,
     /// All tokens are here; the router's answer is awaited until then.
     closing: Option<Instant>,
@@ -67,7 +78,7 @@ pub(crate) struct Record {
     route: Route,
     begun: Instant,
     prompt_tokens: u64,
-    produced: u64,
+    counted: Counted,
     reported: bool,
 }
 
@@ -80,7 +91,7 @@ impl Record {
             route,
             begun: Instant::now(),
             prompt_tokens: 0,
-            produced: 0,
+            counted: Counted::default(),
             reported: false,
         }
     }
@@ -94,7 +105,7 @@ impl Record {
             outcome,
             took: self.begun.elapsed(),
             prompt_tokens: self.prompt_tokens,
-            completion_tokens: self.produced,
+            completion_tokens: self.counted.produced,
         };
         self.metrics.ended(&end);
         if let Some(span) = &self.span {
@@ -127,6 +138,7 @@ impl Session {
         record.prompt_tokens = prompt_tokens;
         let open = |plan: ChoicePlan| Choice {
             stream: Some(state.port.submit(plan.request)),
+            first: plan.first,
             assembler: Assembler::new(Arc::clone(&state.tokenizer), plan.wanted),
             closing: None,
             last_tokens: None,
@@ -143,9 +155,9 @@ impl Session {
         }
     }
 
-    /// Tokens produced so far, of all choices.
-    pub(crate) const fn produced(&self) -> u64 {
-        self.record.produced
+    /// What was counted so far.
+    pub(crate) const fn counted(&self) -> Counted {
+        self.record.counted
     }
 
     /// The next step. May be dropped and asked again: nothing gets lost.
@@ -179,6 +191,10 @@ impl Session {
 
     fn hear(&mut self, at: usize, event: Option<RequestEvent>) {
         match event {
+            Some(RequestEvent::Reused(tokens)) if self.choices[at].first => {
+                self.record.counted.cached += u64::from(tokens);
+            }
+            Some(RequestEvent::Reused(_)) => {}
             Some(RequestEvent::Tokens(tokens)) => self.tokens(at, tokens),
             Some(RequestEvent::Answered {
                 outcome: Outcome::Done, ..
@@ -206,7 +222,7 @@ impl Session {
         if taken == 0 {
             return;
         }
-        self.record.produced += u64::from(taken);
+        self.record.counted.produced += u64::from(taken);
         let (metrics, route) = (&self.record.metrics, self.record.route);
         match choice.last_tokens.replace(now) {
             None => metrics.first_token(route, now - self.record.begun),

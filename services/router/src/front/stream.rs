@@ -13,7 +13,7 @@ use futures::Stream;
 use super::answer::{DONE, Renderer, event};
 use super::error::{ApiError, RoomFailure};
 use super::feed::{Fed, Feed, Times, Writer};
-use super::session::{Session, Step};
+use super::session::{Counted, Session, Step};
 
 /// The comment of a silent stream.
 const KEEP_ALIVE: &[u8] = b": keep-alive\n\n";
@@ -53,12 +53,12 @@ struct EventWriter {
 impl Writer for EventWriter {
     type Block = Bytes;
 
-    fn step(&mut self, step: Step, produced: u64) {
+    fn step(&mut self, step: Step, counted: Counted) {
         match step {
             Step::Piece { choice, piece } => self.renderer.piece(choice, piece, &mut self.queue),
             Step::Finished { choice, finish } => self.renderer.finish(choice, finish, &mut self.queue),
             Step::Failed(failure) => fail(&mut self.queue, failure),
-            Step::Done => self.renderer.end(produced, &mut self.queue),
+            Step::Done => self.renderer.end(counted, &mut self.queue),
         }
     }
 

@@ -81,7 +81,7 @@ impl Room {
                     );
                 }
             }
-            FromWorker::Started(_) => self.event("started", vec![of(side)]),
+            FromWorker::Started { .. } => self.event("started", vec![of(side)]),
             FromWorker::Committed => self.event("committed", vec![of(side)]),
             FromWorker::Ask => self.event("a worker asks whether the room lives", vec![of(side)]),
             FromWorker::Ended { end, evidence, .. } => {

@@ -1,11 +1,15 @@
 //! Places in the hello window, the engine's turn, and pages: the three things a room of P waits for.
 
+use std::sync::Arc;
+
+use crate::cache::BlockHash;
 use crate::evidence::Owes;
 use crate::ids::RoomId;
 use crate::ledger::prefill::part_p::Stage;
 use crate::ledger::prefill::{Effect, Ledger};
 use crate::ledger::worker::{Ending, Orders};
 use crate::message::FromWorker;
+use crate::planted;
 use crate::reason::{PartEnd, Reason};
 use crate::settings::Settings;
 use crate::time::Moment;
@@ -72,21 +76,37 @@ impl Ledger {
 
     /// Turn and pages are there, if the pages are: P starts. Nobody overtakes the room that waits longest.
     fn start(&mut self, room: RoomId, now: Moment, out: &mut Vec<Effect>) -> bool {
-        let Some(tokens) = self.table.live.get(&room).map(|part| part.base.spec.prompt_tokens) else {
+        let Some(base) = self.table.live.get(&room).map(|part| &part.base) else {
             return true;
         };
-        let pages = self.table.config.pages(tokens);
-        if !self.table.pages.hold(pages) {
+        let (tokens, blocks) = (base.spec.prompt_tokens, Arc::clone(&base.blocks));
+        let reuse = self.reusable(tokens, &blocks);
+        let reused = u32::try_from(reuse.len()).unwrap_or(u32::MAX);
+        let own = self.table.config.pages(tokens).saturating_sub(reused);
+        if !self.table.hold(own, reuse, out) {
             return false;
         }
         self.table.engine_permits += 1;
+        let reused_tokens = reused.saturating_mul(self.table.config.page_tokens);
         if let Some(part) = self.table.edit(room) {
-            part.start(pages, now);
+            part.start(own, reused, now);
             let epoch = part.base.epoch;
             out.push(Effect::SayStarted { room, epoch });
-            out.push(Effect::tell(room, FromWorker::Started(epoch)));
-            out.push(Effect::Compute { room, tokens });
+            let reused = reused_tokens;
+            out.push(Effect::tell(room, FromWorker::Started { epoch, reused }));
+            let reuse = reuse.to_vec();
+            out.push(Effect::Compute { room, tokens, reuse });
         }
         true
+    }
+
+    /// The prompt's pages that are in the prefix cache, without a gap. At least one token is computed: the first token of the
+    /// answer follows from it, and its page is written.
+    fn reusable<'a>(&self, tokens: u32, blocks: &'a [BlockHash]) -> &'a [BlockHash] {
+        let computed = u32::from(!planted::shared_page_written());
+        let most = tokens.saturating_sub(computed) / self.table.config.page_tokens.max(1);
+        let blocks = blocks.get(..most as usize).unwrap_or(blocks);
+        let reused = self.table.cache.reusable(blocks);
+        blocks.get(..reused as usize).unwrap_or_default()
     }
 }

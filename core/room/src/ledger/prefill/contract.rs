@@ -1,5 +1,8 @@
 //! What a prefill worker's ledger is told and what it orders. All decisions are in [`super::Ledger::step`].
 
+use std::sync::Arc;
+
+use crate::cache::BlockHash;
 use crate::evidence::Evidence;
 use crate::ids::{Epoch, Incarnation, RoomId};
 use crate::ledger::EngineView;
@@ -19,6 +22,8 @@ pub enum Event {
         decode_addr: String,
         /// The room's secret for the hello.
         token: u64,
+        /// The names of the prompt's whole pages, the first one first; none, if its KV is neither reused nor kept.
+        blocks: Arc<[BlockHash]>,
     },
     /// R says something about a room.
     FromRouter {
@@ -160,13 +165,15 @@ pub enum Effect {
         /// In which epoch.
         epoch: Epoch,
     },
-    /// Take pages for the prompt out of the engine's pool and start computing. The engine holds a permit from now until
-    /// `Sealed`, `EngineFailed` or `EngineStopped`.
+    /// Take pages for the prompt out of the engine's pool, and start computing what follows those that are reused. The engine
+    /// holds a permit from now until `Sealed`, `EngineFailed` or `EngineStopped`.
     Compute {
         /// Which room.
         room: RoomId,
         /// Tokens to reserve pages for.
         tokens: u32,
+        /// The prompt's first pages, which are in the prefix cache: the room reads them until `ClosePages`, and writes none.
+        reuse: Vec<BlockHash>,
     },
     /// Ask the engine to stop the room's job at the next chunk boundary. Answered by `EngineStopped` (or what came first).
     CancelEngine {
@@ -198,10 +205,17 @@ pub enum Effect {
         /// Which epoch.
         epoch: Epoch,
     },
-    /// All permits are back: give the pages to the engine's pool.
+    /// All permits are back: give the pages to the engine's pool. Executed before any order that follows.
     ClosePages {
         /// Which room.
         room: RoomId,
+        /// Those that become pages of the prefix cache, by their place in the prompt; with the checksums of their seal.
+        keep: Vec<(u32, BlockHash)>,
+    },
+    /// These pages of the prefix cache are free from now on. Executed before any order that follows.
+    Evict {
+        /// Their names.
+        blocks: Vec<BlockHash>,
     },
     /// The part has ended: end the room's stream after what was told, and its actor: cancel, grace, kill.
     End {

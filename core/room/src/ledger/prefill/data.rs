@@ -200,6 +200,7 @@ impl Ledger {
     }
 
     pub(super) fn sealed(&mut self, room: RoomId, bytes: u64, now: Moment, out: &mut Vec<Effect>) {
+        self.table.all_sealed(room);
         if !self.table.engine_back(room, out) {
             return;
         }

@@ -1,12 +1,14 @@
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
+use crate::cache::BlockHash;
 use crate::evidence::{Evidence, Owes};
 use crate::ids::RoomId;
 use crate::invariant::{Invariant, Violation};
 use crate::ledger::prefill::part_p::{PartP, Stage};
 use crate::ledger::prefill::rate::RateMeter;
 use crate::ledger::prefill::{Config, Effect, Event};
-use crate::ledger::worker::{Ending, Key, Orders, Table, TimerKind};
+use crate::ledger::worker::{Base, Ending, Key, Orders, Table, TimerKind};
 use crate::ledger::{EngineView, Gauges, RoomRow};
 use crate::message::{FromWorker, ToWorker};
 use crate::planted;
@@ -128,7 +130,7 @@ impl Ledger {
 
     fn apply(&mut self, event: Event, now: Moment, out: &mut Vec<Effect>) {
         match event {
-            Event::Open { spec, .. } => self.open(spec, now, out),
+            Event::Open { spec, blocks, .. } => self.open(spec, blocks, now, out),
             Event::FromRouter { room, message } => self.router_says(room, message, now, out),
             Event::StreamEnded { room } => {
                 if let Some(end) = self.table.stream_ended(room) {
@@ -179,13 +181,22 @@ impl Ledger {
         }
     }
 
-    fn open(&mut self, spec: RoomSpec, now: Moment, out: &mut Vec<Effect>) {
+    fn open(&mut self, spec: RoomSpec, blocks: Arc<[BlockHash]>, now: Moment, out: &mut Vec<Effect>) {
         let room = spec.room;
         if let Some(refusal) = self.table.refusal(&spec, spec.prefill, spec.prompt_tokens) {
             out.push(Effect::tell(room, FromWorker::Refused(refusal)));
             return;
         }
-        self.table.begin(spec, 0, now, PartP::new, out);
+        // A page that is not whole has no name.
+        let whole = spec.prompt_tokens / self.table.config.page_tokens.max(1);
+        let kept = self.table.cache.is_on() && blocks.len() <= whole as usize;
+        let make = |mut base: Base| {
+            if kept {
+                base.blocks = blocks;
+            }
+            PartP::new(base)
+        };
+        self.table.begin(spec, 0, now, make, out);
         self.queue_hello(room);
     }
 

@@ -119,8 +119,9 @@ impl PartP {
     }
 
     /// P has its turn and its pages.
-    pub(super) fn start(&mut self, pages: u32, now: Moment) {
-        self.base.pages = pages;
+    pub(super) fn start(&mut self, own: u32, reused: u32, now: Moment) {
+        self.base.pages = own;
+        self.base.reused = reused;
         self.base.engine = true;
         self.started = Some(now);
         self.chunk_at = now;

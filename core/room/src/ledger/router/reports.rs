@@ -23,7 +23,7 @@ impl Ledger {
             FromWorker::Admitted { data_addr, token } => self.admitted(id, side, data_addr, token),
             FromWorker::Refused(refusal) => self.refused(id, side, refusal),
             FromWorker::State(state) => self.state(id, side, state),
-            FromWorker::Started(epoch) => self.started(id, side, epoch),
+            FromWorker::Started { epoch, .. } => self.started(id, side, epoch),
             FromWorker::Committed => match side {
                 Side::Decode => self.committed(id),
                 Side::Prefill => self.fenced += 1,
@@ -52,7 +52,7 @@ impl Ledger {
             FromWorker::Admitted { .. }
             | FromWorker::Refused(_)
             | FromWorker::State(_)
-            | FromWorker::Started(_)
+            | FromWorker::Started { .. }
             | FromWorker::Committed
             | FromWorker::Tokens { .. }
             | FromWorker::Ask => self.answer_verdict(id, side),
@@ -79,7 +79,7 @@ impl Ledger {
             FromWorker::Admitted { .. }
             | FromWorker::Refused(_)
             | FromWorker::State(_)
-            | FromWorker::Started(_)
+            | FromWorker::Started { .. }
             | FromWorker::Committed
             | FromWorker::Tokens { .. }
             | FromWorker::Ended { .. }

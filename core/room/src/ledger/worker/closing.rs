@@ -1,13 +1,23 @@
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
+use crate::cache::BlockHash;
 use crate::ids::Epoch;
+use crate::planted;
 use crate::settings::Settings;
 use crate::time::{Millis, Moment};
 
 /// A room that is over but which somebody might still touch: its pages are in quarantine until every permit is back.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Closing {
+    /// Those that are its own.
     pub(crate) pages: u32,
+    /// As in [`crate::ledger::worker::Base`].
+    pub(crate) blocks: Arc<[BlockHash]>,
+    pub(crate) reused: u32,
+    pub(crate) sealed: bool,
+    /// It was handed over: D has verified every byte of it.
+    pub(crate) handed_over: bool,
     /// Epochs whose reader or sender has not given its permit back.
     pub(crate) sessions: BTreeSet<Epoch>,
     /// The engine has not given its permit back.
@@ -58,6 +68,16 @@ impl Closing {
     /// Whether everything is back.
     pub(crate) fn is_clean(&self) -> bool {
         self.sessions.is_empty() && !self.engine
+    }
+
+    /// The pages of the prefix cache that somebody of it may still read.
+    pub(crate) fn shared(&self) -> &[BlockHash] {
+        self.blocks.get(..self.reused as usize).unwrap_or_default()
+    }
+
+    /// Whether its pages may be read by others: they are whole, and they are right.
+    pub(crate) fn is_good(&self) -> bool {
+        self.sealed && (self.handed_over || planted::failed_room_published())
     }
 
     pub(crate) fn due(&self, settings: &Settings) -> Option<Moment> {

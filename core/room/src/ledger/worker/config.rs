@@ -23,6 +23,12 @@ impl Config {
         tokens.div_ceil(self.page_tokens.max(1)).max(1)
     }
 
+    /// The pages that the prefix cache may have.
+    pub(crate) fn cached_pages(&self) -> u32 {
+        let percent = u64::from(self.settings.prefix_cache_percent);
+        u32::try_from(u64::from(self.total_pages) * percent / 100).unwrap_or(u32::MAX)
+    }
+
     /// Whether a request of this size can ever fit, given the tokens this node would reserve pages for.
     pub(crate) fn fits(&self, prompt: u32, max_tokens: u32, reserved: u32) -> bool {
         let whole = u64::from(prompt) + u64::from(max_tokens);

@@ -1,3 +1,4 @@
+use crate::cache::BlockHash;
 use crate::evidence::Evidence;
 use crate::ids::{Epoch, RoomId};
 use crate::ledger::{decode, prefill};
@@ -13,14 +14,17 @@ pub(crate) trait Orders: Sized {
     fn finish_session(room: RoomId, epoch: Epoch) -> Self;
     fn kill_session(room: RoomId, epoch: Epoch) -> Self;
     fn cancel_engine(room: RoomId) -> Self;
-    fn close_pages(room: RoomId) -> Self;
+    /// The pages that are kept, by their place in the prompt, stay as pages of the prefix cache.
+    fn close_pages(room: RoomId, keep: Vec<(u32, BlockHash)>) -> Self;
+    /// Pages of the prefix cache are free; there is no such order at D.
+    fn evict(blocks: Vec<BlockHash>) -> Option<Self>;
     fn end(room: RoomId) -> Self;
     fn serving(serving: bool) -> Self;
     fn exit(why: &'static str) -> Self;
 }
 
 macro_rules! orders {
-    ($effect:ty, $finish:ident) => {
+    ($effect:ty, $finish:ident, $($cache:item),+) => {
         impl Orders for $effect {
             fn tell(room: RoomId, message: FromWorker) -> Self {
                 Self::Tell { room, message }
@@ -45,9 +49,7 @@ macro_rules! orders {
             fn cancel_engine(room: RoomId) -> Self {
                 Self::CancelEngine { room }
             }
-            fn close_pages(room: RoomId) -> Self {
-                Self::ClosePages { room }
-            }
+            $($cache)+
             fn end(room: RoomId) -> Self {
                 Self::End { room }
             }
@@ -61,6 +63,24 @@ macro_rules! orders {
     };
 }
 
-orders!(prefill::Effect, FinishSession);
+orders!(
+    prefill::Effect,
+    FinishSession,
+    fn close_pages(room: RoomId, keep: Vec<(u32, BlockHash)>) -> Self {
+        Self::ClosePages { room, keep }
+    },
+    fn evict(blocks: Vec<BlockHash>) -> Option<Self> {
+        (!blocks.is_empty()).then_some(Self::Evict { blocks })
+    }
+);
 // D never ends a session quietly: it is the side that reads, and a peer that said its last word reads nothing any more.
-orders!(decode::Effect, KillSession);
+orders!(
+    decode::Effect,
+    KillSession,
+    fn close_pages(room: RoomId, _keep: Vec<(u32, BlockHash)>) -> Self {
+        Self::ClosePages { room }
+    },
+    fn evict(_blocks: Vec<BlockHash>) -> Option<Self> {
+        None
+    }
+);

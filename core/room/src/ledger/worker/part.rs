@@ -1,5 +1,7 @@
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
+use crate::cache::BlockHash;
 use crate::evidence::{Evidence, Owes};
 use crate::ids::{Epoch, Incarnation};
 use crate::ledger::Queues;
@@ -22,8 +24,14 @@ pub(crate) struct Base {
     /// P's current try to send, 0 before the first hello.
     pub(crate) epoch: Epoch,
     pub(crate) counters: Counters,
-    /// Pages it holds.
+    /// Pages that are its own.
     pub(crate) pages: u32,
+    /// The names of its prompt's whole pages; none at D, and where nothing is kept.
+    pub(crate) blocks: Arc<[BlockHash]>,
+    /// Of these, so many from the first on are not its own: it reads them in the prefix cache.
+    pub(crate) reused: u32,
+    /// The engine has sealed all of its pages.
+    pub(crate) sealed: bool,
     /// Epochs whose reader or sender holds a permit.
     pub(crate) sessions: BTreeSet<Epoch>,
     /// The engine holds a permit.
@@ -55,6 +63,9 @@ impl Base {
             epoch: Epoch::default(),
             counters: Counters::default(),
             pages: 0,
+            blocks: Arc::default(),
+            reused: 0,
+            sealed: false,
             sessions: BTreeSet::new(),
             engine: false,
             asked: None,
@@ -66,6 +77,11 @@ impl Base {
             told: PartState::default(),
             told_at: now,
         }
+    }
+
+    /// The pages of the prefix cache that it reads.
+    pub(crate) fn shared(&self) -> &[BlockHash] {
+        self.blocks.get(..self.reused as usize).unwrap_or_default()
     }
 
     pub(crate) fn enter(&mut self, phase: Phase, now: Moment) {

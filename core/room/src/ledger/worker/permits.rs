@@ -1,18 +1,24 @@
 //! Permits: whoever may touch a page holds one. Pages go back when all are back; the fences are for those that do not come.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use crate::ids::{Epoch, RoomId};
 use crate::ledger::worker::closing::{Closing, Stage};
 use crate::ledger::worker::{Base, Key, Orders, Part, Table};
 use crate::planted;
+use crate::reason::PartEnd;
 use crate::time::Moment;
 
 impl<P: Part> Table<P> {
     /// The part is over: its pages stay in quarantine until every permit is back.
-    pub(super) fn close<E: Orders>(&mut self, room: RoomId, base: &Base, now: Moment, out: &mut Vec<E>) {
+    pub(super) fn close<E: Orders>(&mut self, room: RoomId, base: &Base, end: PartEnd, now: Moment, out: &mut Vec<E>) {
         let closing = Closing {
             pages: base.pages,
+            blocks: Arc::clone(&base.blocks),
+            reused: base.reused,
+            sealed: base.sealed,
+            handed_over: end == PartEnd::HandedOver,
             sessions: if planted::pages_reused_early() {
                 BTreeSet::new()
             } else {
@@ -34,13 +40,22 @@ impl<P: Part> Table<P> {
         }
         if let Some(closing) = self.closing.remove(&room) {
             self.deadlines.set(Key::Closing(room), None);
-            self.pages.release(closing.pages);
+            let mut gone = self.cache.let_go(closing.shared(), &mut self.pages);
+            let mut keep = vec![];
+            if closing.is_good() {
+                let (kept, displaced) = self.cache.publish(&closing.blocks, closing.reused, &mut self.pages);
+                keep = kept;
+                gone.extend(displaced);
+            }
+            let kept = u32::try_from(keep.len()).unwrap_or(u32::MAX);
+            self.pages.release(closing.pages.saturating_sub(kept));
             if closing.stage >= Stage::Overdue {
                 self.overdue_pages = self.overdue_pages.saturating_sub(closing.pages);
             }
             if closing.pages > 0 {
-                out.push(E::close_pages(room));
+                out.push(E::close_pages(room, keep));
             }
+            out.extend(E::evict(gone));
         }
     }
 
@@ -51,6 +66,16 @@ impl<P: Part> Table<P> {
         } else if let Some(closing) = self.closing.get_mut(&room) {
             closing.sessions.remove(&epoch);
             self.release_if_clean(room, out);
+        }
+    }
+
+    /// The engine has sealed the last of the room's pages, and gives its permit back next.
+    pub(crate) fn all_sealed(&mut self, room: RoomId) {
+        if let Some(part) = self.live.get_mut(&room) {
+            let base = part.base_mut();
+            base.sealed |= base.engine;
+        } else if let Some(closing) = self.closing.get_mut(&room) {
+            closing.sealed |= closing.engine;
         }
     }
 

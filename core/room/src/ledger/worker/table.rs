@@ -1,5 +1,6 @@
 use std::collections::BTreeMap;
 
+use crate::cache::{BlockHash, Cache};
 use crate::deadlines::Deadlines;
 use crate::evidence::{Evidence, Owes};
 use crate::ids::{Incarnation, RoomId};
@@ -10,7 +11,8 @@ use crate::lru::Lru;
 use crate::message::{FromWorker, Refusal};
 use crate::pages::PageCounts;
 use crate::pause::{Pause, PauseDetector};
-use crate::reason::PartEnd;
+use crate::planted;
+use crate::reason::{PartEnd, Reason};
 use crate::settings::Settings;
 use crate::spec::RoomSpec;
 use crate::time::{Millis, Moment};
@@ -60,6 +62,8 @@ pub(crate) struct Table<P> {
     pub(crate) ended: Lru<RoomId, Gone>,
     pub(crate) closing: BTreeMap<RoomId, Closing>,
     pub(crate) pages: PageCounts,
+    /// At D always empty.
+    pub(crate) cache: Cache,
     pub(crate) engine: EngineWatch,
     pub(crate) deadlines: Deadlines<Key>,
     pub(crate) gate: Gate,
@@ -88,6 +92,7 @@ impl<P: Part> Table<P> {
             ended: Lru::new(config.settings.remembered_rooms as usize),
             closing: BTreeMap::new(),
             pages: PageCounts::all_free(config.total_pages),
+            cache: Cache::new(config.cached_pages()),
             engine: EngineWatch::new(config.settings.progress_ttl, now),
             deadlines: Deadlines::new(),
             gate: Gate::default(),
@@ -238,6 +243,7 @@ impl<P: Part> Table<P> {
             Ending::Now | Ending::Waited(..) => (own, false),
         };
         self.pages.quarantine(part.base().pages);
+        self.cache.part_over(part.base().shared(), &mut self.pages);
         let gone = Gone {
             end,
             evidence: own,
@@ -248,8 +254,23 @@ impl<P: Part> Table<P> {
         out.push(E::tell(room, FromWorker::Ended { end, evidence, relayed }));
         self.clean_up(room, &part, end, own, relayed, out);
         out.push(E::end(room));
-        self.close(room, part.base(), now, out);
+        if end == PartEnd::Failed(Reason::KvCorrupt) && !planted::corrupt_page_kept() {
+            out.extend(E::evict(self.cache.doom(part.base().shared(), &mut self.pages)));
+        }
+        self.close(room, part.base(), end, now, out);
         Some(part)
+    }
+
+    /// Pages for a room: so many of its own, beside those of the prefix cache that it reads from now on. What is cached and read
+    /// by nobody is as good as free. Whether there were enough (else nothing changes).
+    pub(crate) fn hold<E: Orders>(&mut self, own: u32, shared: &[BlockHash], out: &mut Vec<E>) -> bool {
+        if own + self.cache.unread(shared) > self.pages.available() {
+            return false;
+        }
+        self.cache.pin(shared, &mut self.pages);
+        let short = own.saturating_sub(self.pages.free);
+        out.extend(E::evict(self.cache.evict(short, &mut self.pages)));
+        self.pages.hold(own)
     }
 
     /// The orders that make others let go of the room.

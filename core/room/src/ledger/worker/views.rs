@@ -9,6 +9,9 @@ use crate::time::{Millis, Moment};
 /// A live part this much older than its absolute deadline is counted as stuck.
 const STUCK_SLACK: Millis = Millis(1000);
 
+/// A prefix cache of at most so many pages is checked page by page.
+const WALKED: u32 = 64;
+
 impl<P: Part> Table<P> {
     /// One row per live part.
     pub(crate) fn rows(&self, now: Moment) -> Vec<RoomRow> {
@@ -132,14 +135,23 @@ impl<P: Part> Table<P> {
     fn check_sums(&self, found: &mut Vec<Violation>) {
         let held: u32 = self.live.values().map(|part| part.base().pages).sum();
         let quarantined: u32 = self.closing.values().map(|closing| closing.pages).sum();
-        let pages = self.pages;
-        let fits = pages.total() == self.config.total_pages && pages.held == held && pages.quarantined == quarantined;
+        let (pages, shared) = (self.pages, self.cache.counts());
+        let fits = pages.total() == self.config.total_pages
+            && pages.held == held + shared.held
+            && pages.quarantined == quarantined + shared.quarantined
+            && pages.cached == shared.cached;
         check(found, fits, Invariant::I7, || {
             format!(
-                "{pages:?} of {}: held {held}, quarantined {quarantined}",
+                "{pages:?} of {}: own are held {held}, quarantined {quarantined}; in the cache {shared:?}",
                 self.config.total_pages
             )
         });
+        // All of it is walked where it is small: in tests and worlds. Debug builds check after every step.
+        if self.cache.len() <= WALKED {
+            let live = self.live.values().map(|part| part.base().shared());
+            let wrong = self.cache.wrong(live, self.closing.values().map(Closing::shared));
+            check(found, wrong.is_none(), Invariant::I7, || wrong.unwrap_or_default());
+        }
         let live = self.live.values().filter(|part| part.base().engine).count();
         let closing = self
             .closing

@@ -11,6 +11,8 @@ pub(crate) struct Case {
     pub(crate) exact: Exact,
     /// Prompt tokens, tokens to make, and when it arrives.
     pub(crate) requests: &'static [(u32, u32, u64)],
+    /// Prefill workers keep what they compute: prompts of even and of odd lengths begin alike.
+    pub(crate) cached: bool,
     /// Neither pings nor kernels find a silence: the timers alone must do.
     pub(crate) deaf: bool,
     /// Only these faults; all, if there is none.
@@ -51,6 +53,7 @@ const BASE: Case = Case {
     shape: shape(1, 1, 6, 1),
     exact: PROMPT,
     requests: &[(5, 2, 1300)],
+    cached: false,
     deaf: false,
     only: None,
     silence_every: 200,
@@ -98,6 +101,17 @@ impl Case {
                     ..shape(1, 1, 8, 2)
                 },
                 requests: &[(12, 1, 1300), (12, 1, 1300)],
+                ..BASE
+            },
+            // The last two read what the first two left, and something must go for them.
+            Self {
+                name: "two prompts, and the same again: P reuses what it kept",
+                shape: Shape {
+                    prefill_pages: 6,
+                    ..shape(1, 1, 12, 4)
+                },
+                cached: true,
+                requests: &[(12, 1, 1300), (9, 1, 1300), (9, 2, 1310), (12, 2, 1310)],
                 ..BASE
             },
         ]
@@ -150,6 +164,7 @@ impl Case {
     pub(crate) fn world(&self, loud: bool) -> World {
         let mut world = World::exact(self.exact, self.shape.clone(), false);
         world.deaf = self.deaf;
+        world.cached = self.cached;
         for (prompt, tokens, arrives) in self.requests {
             world.new_client(*prompt, *tokens, *arrives);
         }

@@ -90,6 +90,7 @@ impl World {
             faults,
             open_faults,
             exact: _,    // one per exploration
+            cached: _,   // the same
             policies: _, // those of the default in an exact world
         } = self;
         let mut hash = Folded(salt.wrapping_mul(0xd6e8_feb8_6659_fd93) ^ 0x1357_9bdf_0246_8ace);

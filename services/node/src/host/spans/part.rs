@@ -58,8 +58,12 @@ impl Part {
                 }
             }
             FromWorker::Ask => self.event("the lease is gone: the router is asked", vec![]),
-            FromWorker::Started(epoch) => {
-                self.event("started", vec![KeyValue::new("innkeeper.epoch", i64::from(epoch.0))]);
+            FromWorker::Started { epoch, reused } => {
+                let said = vec![
+                    KeyValue::new("innkeeper.epoch", i64::from(epoch.0)),
+                    KeyValue::new("innkeeper.tokens_reused", i64::from(*reused)),
+                ];
+                self.event("started", said);
             }
             FromWorker::Tokens { .. }
             | FromWorker::Admitted { .. }

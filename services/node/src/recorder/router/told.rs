@@ -73,7 +73,7 @@ fn worker_says(timeline: &mut Timeline, side: Side, message: &FromWorker, now: M
             }
             timeline.raise(state.counters, now);
         }
-        FromWorker::Started(_) => timeline.add(What::Started, named, now),
+        FromWorker::Started { .. } => timeline.add(What::Started, named, now),
         FromWorker::Committed => timeline.add(What::Committed, named, now),
         FromWorker::Ask => timeline.add(What::AskedRouter, named, now),
         FromWorker::Ended { end, evidence, relayed } => {

@@ -9,8 +9,9 @@ use serde::Serialize;
 use super::{Finish, Piece};
 use crate::front::api::{
     ChatChoice, ChatChunk, ChatChunkChoice, ChatCompletion, ChatLogprob, ChatLogprobs, ChatMessage, Completion,
-    CompletionChoice, CompletionLogprobs, Delta, TokenLogprob, Usage,
+    CompletionChoice, CompletionLogprobs, Delta, PromptTokensDetails, TokenLogprob, Usage,
 };
+use crate::front::session::Counted;
 
 /// The last event of every stream.
 pub(crate) const DONE: &[u8] = b"data: [DONE]\n\n";
@@ -74,9 +75,9 @@ impl Renderer {
     }
 
     /// The last events of a stream that went well.
-    pub(crate) fn end(&self, produced: u64, out: &mut Vec<u8>) {
+    pub(crate) fn end(&self, counted: Counted, out: &mut Vec<u8>) {
         if self.include_usage {
-            let usage = Some(Some(self.usage(produced)));
+            let usage = Some(Some(self.usage(counted)));
             match self.shape {
                 Shape::Chat => event(out, &self.chat_chunk(Vec::new(), usage, None)),
                 Shape::Completion { .. } => event(out, &self.completion(Vec::new(), usage)),
@@ -86,15 +87,15 @@ impl Renderer {
     }
 
     /// The whole answer.
-    pub(crate) fn whole(self, answers: Vec<(Piece, Finish)>, produced: u64) -> Result<Vec<u8>, serde_json::Error> {
+    pub(crate) fn whole(self, answers: Vec<(Piece, Finish)>, counted: Counted) -> Result<Vec<u8>, serde_json::Error> {
         match self.shape {
-            Shape::Chat => serde_json::to_vec(&self.whole_chat(answers, produced)),
+            Shape::Chat => serde_json::to_vec(&self.whole_chat(answers, counted)),
             Shape::Completion { .. } => {
                 let choices = answers.into_iter().enumerate();
                 let choices = choices
                     .map(|(at, (piece, finish))| self.whole_choice(at, piece, finish))
                     .collect();
-                serde_json::to_vec(&self.completion(choices, Some(Some(self.usage(produced)))))
+                serde_json::to_vec(&self.completion(choices, Some(Some(self.usage(counted)))))
             }
         }
     }
@@ -182,7 +183,7 @@ impl Renderer {
         }
     }
 
-    fn whole_chat(self, answers: Vec<(Piece, Finish)>, produced: u64) -> ChatCompletion {
+    fn whole_chat(self, answers: Vec<(Piece, Finish)>, counted: Counted) -> ChatCompletion {
         let choice = |(index, (piece, finish)): (usize, (Piece, Finish))| ChatChoice {
             index,
             logprobs: self
@@ -199,7 +200,7 @@ impl Renderer {
         let choices = answers.into_iter().enumerate().map(choice).collect();
         ChatCompletion {
             choices,
-            usage: self.usage(produced),
+            usage: self.usage(counted),
             prompt_token_ids: self.prompt_ids(0),
             id: self.id,
             object: "chat.completion",
@@ -255,12 +256,15 @@ impl Renderer {
     }
 
     /// What was counted.
-    pub(crate) fn usage(&self, completion_tokens: u64) -> Usage {
+    pub(crate) fn usage(&self, counted: Counted) -> Usage {
         let prompt_tokens = self.prompts.iter().map(|ids| ids.len() as u64).sum();
         Usage {
             prompt_tokens,
-            completion_tokens,
-            total_tokens: prompt_tokens + completion_tokens,
+            completion_tokens: counted.produced,
+            total_tokens: prompt_tokens + counted.produced,
+            prompt_tokens_details: PromptTokensDetails {
+                cached_tokens: counted.cached,
+            },
         }
     }
 

@@ -134,6 +134,14 @@ pub(crate) struct Usage {
     pub(crate) prompt_tokens: u64,
     pub(crate) completion_tokens: u64,
     pub(crate) total_tokens: u64,
+    pub(crate) prompt_tokens_details: PromptTokensDetails,
+}
+
+/// What is known of the prompt's tokens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub(crate) struct PromptTokensDetails {
+    /// Those whose KV was computed for an earlier request of the same client.
+    pub(crate) cached_tokens: u64,
 }
 
 /// `GET /v1/models`.

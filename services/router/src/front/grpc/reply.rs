@@ -14,7 +14,7 @@ use super::status::status;
 use crate::front::answer::{self, Piece, Renderer, Shown};
 use crate::front::error::{ApiError, RoomFailure};
 use crate::front::feed::{Fed, Feed, Times, Writer};
-use crate::front::session::{Session, Step};
+use crate::front::session::{Counted, Session, Step};
 
 type Item = Result<GenerateReply, Status>;
 
@@ -82,7 +82,7 @@ struct ReplyWriter {
 impl Writer for ReplyWriter {
     type Block = VecDeque<Item>;
 
-    fn step(&mut self, step: Step, produced: u64) {
+    fn step(&mut self, step: Step, counted: Counted) {
         match step {
             Step::Piece { choice, piece } => {
                 self.begin(choice);
@@ -104,7 +104,7 @@ impl Writer for ReplyWriter {
             }
             Step::Failed(failure) => self.queue.push_back(Err(status(&failure.into()))),
             Step::Done => {
-                let usage = self.usage(produced);
+                let usage = self.usage(counted);
                 self.say(Reply::Usage(usage));
             }
         }
@@ -173,14 +173,15 @@ impl ReplyWriter {
         }
     }
 
-    fn usage(&self, produced: u64) -> Usage {
-        let usage = self.renderer.usage(produced);
+    fn usage(&self, counted: Counted) -> Usage {
+        let usage = self.renderer.usage(counted);
         let prompt = self.renderer.prompts.first();
         Usage {
             prompt_tokens: usage.prompt_tokens,
             completion_tokens: usage.completion_tokens,
             total_tokens: usage.total_tokens,
             prompt_token_ids: prompt.map(|ids| ids.to_vec()).unwrap_or_default(),
+            cached_tokens: usage.prompt_tokens_details.cached_tokens,
         }
     }
 }

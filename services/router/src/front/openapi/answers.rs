@@ -14,8 +14,16 @@ pub(super) fn schemas() -> Map<String, Value> {
     add(
         "Usage",
         object(
-            json!({ "prompt_tokens": count(), "completion_tokens": count(), "total_tokens": count() }),
-            &["prompt_tokens", "completion_tokens", "total_tokens"],
+            json!({
+                "prompt_tokens": count(), "completion_tokens": count(), "total_tokens": count(),
+                "prompt_tokens_details": object(json!({ "cached_tokens": count() }), &["cached_tokens"]),
+            }),
+            &[
+                "prompt_tokens",
+                "completion_tokens",
+                "total_tokens",
+                "prompt_tokens_details",
+            ],
         ),
     );
     let card = json!({

@@ -8,6 +8,13 @@ use super::harness::*;
 const CHAT: &str = "/v1/chat/completions";
 const COMPLETIONS: &str = "/v1/completions";
 
+fn usage(prompt: u64, completion: u64, cached: u64) -> serde_json::Value {
+    json!({
+        "prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion,
+        "prompt_tokens_details": { "cached_tokens": cached },
+    })
+}
+
 #[tokio::test]
 async fn a_chat_is_answered_whole() {
     let router = healthy();
@@ -31,10 +38,7 @@ async fn a_chat_is_answered_whole() {
     let submitted = lock(&router.submitted);
     let request = &submitted[0];
     let prompt = request.work.prompt.len() as u64;
-    assert_eq!(
-        json["usage"],
-        json!({"prompt_tokens": prompt, "completion_tokens": 6, "total_tokens": prompt + 6})
-    );
+    assert_eq!(json["usage"], usage(prompt, 6, 0));
     assert_eq!(
         (request.rid.as_str(), request.max_tokens, request.work.sampling.seed),
         ("rid-1", 20, 5)
@@ -166,10 +170,38 @@ async fn n_answers_are_n_rooms_with_their_own_seeds() {
     );
     assert!(submitted.iter().all(|request| request.rid == "rid-1"));
     let prompt = submitted[0].work.prompt.len() as u64;
+    assert_eq!(json["usage"], usage(prompt, 12, 0));
+}
+
+#[tokio::test]
+async fn what_was_not_computed_is_in_usage_once_for_each_prompt() {
+    use innkeeper_actors::ports::RequestEvent;
+
+    let router = std::sync::Arc::new(FakeRouter::new(|_| {
+        vec![
+            RequestEvent::Reused(16),
+            super::harness::text("Hello"),
+            super::harness::eos(),
+            done(),
+        ]
+    }));
+    let whole = ask(
+        &router,
+        COMPLETIONS,
+        completion(json!({"n": 2, "prompt": ["one", "another"]})),
+    )
+    .await;
     assert_eq!(
-        json["usage"],
-        json!({"prompt_tokens": prompt, "completion_tokens": 12, "total_tokens": prompt + 12})
+        whole.json()["usage"]["prompt_tokens_details"],
+        json!({"cached_tokens": 32})
     );
+    let body = chat(json!({"stream": true, "stream_options": {"include_usage": true}}));
+    let events = ask(&router, CHAT, body).await.events();
+    let usage = &events.last().unwrap()["usage"];
+    assert_eq!(usage["prompt_tokens_details"], json!({"cached_tokens": 16}));
+    let submitted = lock(&router.submitted);
+    let tenant = submitted[0].work.tenant;
+    assert!(tenant != 0 && submitted.iter().all(|request| request.work.tenant == tenant));
 }
 
 #[tokio::test]

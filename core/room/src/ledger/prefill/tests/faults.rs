@@ -114,7 +114,13 @@ fn pages_stay_in_quarantine_until_every_permit_is_back() {
         room: room(1),
         epoch: E1,
     });
-    assert_eq!(back, vec![Effect::ClosePages { room: room(1) }]);
+    assert_eq!(
+        back,
+        vec![Effect::ClosePages {
+            room: room(1),
+            keep: vec![]
+        }]
+    );
     assert_eq!(bench.ledger.gauges(bench.now).pages, PageCounts::all_free(70));
 }
 

@@ -1,8 +1,11 @@
 //! One test per rule of P's ledger: events → effects.
 
+mod cache;
 mod faults;
 mod rules;
 mod timers;
+
+use std::sync::Arc;
 
 use super::{Config, Effect, Event, Ledger};
 use crate::evidence::{Evidence, Owes};
@@ -77,6 +80,7 @@ impl Bench {
             spec: spec(number),
             decode_addr: "d:1".into(),
             token: 7,
+            blocks: Arc::default(),
         })
     }
 

@@ -28,10 +28,11 @@ fn a_room_runs_from_open_to_handed_over_and_gives_everything_back() {
             epoch: E1
         }
     );
-    assert!(told(&ready, 1, &FromWorker::Started(E1)));
+    assert!(told(&ready, 1, &FromWorker::Started { epoch: E1, reused: 0 }));
     assert!(ready.contains(&Effect::Compute {
         room: room(1),
-        tokens: 100
+        tokens: 100,
+        reuse: vec![]
     }));
     assert_eq!(bench.ledger.gauges(bench.now).pages.held, 10);
     let _ = bench.sample(1, 500, 300, 0);
@@ -56,7 +57,13 @@ fn a_room_runs_from_open_to_handed_over_and_gives_everything_back() {
         room: room(1),
         epoch: E1,
     });
-    assert_eq!(back, vec![Effect::ClosePages { room: room(1) }]);
+    assert_eq!(
+        back,
+        vec![Effect::ClosePages {
+            room: room(1),
+            keep: vec![]
+        }]
+    );
     assert_eq!(bench.ledger.gauges(bench.now).pages, PageCounts::all_free(70));
     assert_eq!(bench.go(Event::Drain), vec![Effect::Serving(false)]);
     assert!(bench.ledger.drained());
@@ -83,6 +90,7 @@ fn opens_are_refused_for_a_reason() {
             spec,
             decode_addr: String::new(),
             token: 0,
+            blocks: Arc::default(),
         });
         match effects.as_slice() {
             [
@@ -176,7 +184,10 @@ fn a_mute_decode_worker_holds_up_nobody_but_the_hello_window() {
         "and so does the end"
     );
     let effects = bench.reply(1, E1, HelloReply::Ready);
-    assert!(told(&effects, 1, &FromWorker::Started(E1)), "Ready after Wait");
+    assert!(
+        told(&effects, 1, &FromWorker::Started { epoch: E1, reused: 0 }),
+        "Ready after Wait"
+    );
 }
 
 #[test]
@@ -302,7 +313,7 @@ fn a_broken_connection_is_tried_again_in_every_phase() {
         });
         assert_eq!(restarted, stage != "turn", "{stage}");
         assert_eq!(
-            told(&ready, 1, &FromWorker::Started(E2)),
+            told(&ready, 1, &FromWorker::Started { epoch: E2, reused: 0 }),
             restarted && !kept,
             "{stage}: pages and turn are kept"
         );

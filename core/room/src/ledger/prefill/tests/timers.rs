@@ -44,7 +44,8 @@ fn turns_and_pages_are_given_in_the_order_of_the_opens() {
     assert!(
         back.contains(&Effect::Compute {
             room: room(1),
-            tokens: 100
+            tokens: 100,
+            reuse: vec![]
         }),
         "the first Open first"
     );

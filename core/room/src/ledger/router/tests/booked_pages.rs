@@ -21,7 +21,14 @@ impl Bench {
     fn decoding_of(&mut self, asks: Event) -> RoomId {
         let room = begun(&self.on(asks)).room;
         self.admit(room);
-        self.say(room, Side::Prefill, FromWorker::Started(Epoch(1)));
+        self.say(
+            room,
+            Side::Prefill,
+            FromWorker::Started {
+                epoch: Epoch(1),
+                reused: 0,
+            },
+        );
         self.say(room, Side::Decode, FromWorker::Committed);
         room
     }
@@ -281,7 +288,14 @@ fn prompts_wait_while_prefill_has_enough_to_compute() {
         "one that is larger than the bound has it for itself"
     );
     bench.admit(first.room);
-    bench.say(first.room, Side::Prefill, FromWorker::Started(Epoch(1)));
+    bench.say(
+        first.room,
+        Side::Prefill,
+        FromWorker::Started {
+            epoch: Epoch(1),
+            reused: 0,
+        },
+    );
     let sealed = Counters {
         tokens_computed: 900,
         bytes_sealed: 10,
@@ -296,7 +310,14 @@ fn one_that_asks_for_much_stops_the_fleet_for_a_progress_ttl_at_most() {
     let mut bench = Bench::pair();
     let room = begun(&bench.on(asks(1, 500, 400))).room;
     bench.admit(room);
-    bench.say(room, Side::Prefill, FromWorker::Started(Epoch(1)));
+    bench.say(
+        room,
+        Side::Prefill,
+        FromWorker::Started {
+            epoch: Epoch(1),
+            reused: 0,
+        },
+    );
     bench.say(room, Side::Decode, FromWorker::Committed);
     assert!(!begins(&bench.on(asks(2, 700, 200))));
     assert!(!begins(&bench.on(asks(3, 20, 5))));

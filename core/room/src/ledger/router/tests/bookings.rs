@@ -157,7 +157,14 @@ fn a_long_stream_keeps_its_place() {
     };
     let spec = begun(&bench.on(Event::Arrive(arrival)));
     bench.admit(spec.room);
-    bench.say(spec.room, Side::Prefill, FromWorker::Started(Epoch(1)));
+    bench.say(
+        spec.room,
+        Side::Prefill,
+        FromWorker::Started {
+            epoch: Epoch(1),
+            reused: 0,
+        },
+    );
     bench.tokens(spec.room, 0, 1);
     assert_eq!((bench.booked(P1), bench.booked(D1)), (1, 1));
     bench.hands_over(spec.room);

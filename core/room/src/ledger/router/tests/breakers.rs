@@ -78,7 +78,14 @@ fn a_worker_that_was_blamed_three_times_in_a_row_is_avoided_until_a_canary_comes
     let room = begun(&send(&mut bench, 900, pair)).room;
     assert_eq!(begun(&bench.arrive(6)).decode, D2, "no client is the probe");
     bench.admit(room);
-    bench.say(room, Side::Prefill, FromWorker::Started(Epoch(1)));
+    bench.say(
+        room,
+        Side::Prefill,
+        FromWorker::Started {
+            epoch: Epoch(1),
+            reused: 0,
+        },
+    );
     bench.say(room, Side::Decode, FromWorker::Committed);
     let effects = bench.tokens(room, 0, 1);
     assert_eq!(answers(&effects), [(RequestKey(900), Outcome::Done)]);
@@ -137,7 +144,14 @@ fn who_is_idle_gets_a_canary_each_period_and_who_serves_gets_none() {
     for (key, pair) in sent.iter().enumerate() {
         let room = begun(&send(&mut bench, 900 + key as u64, *pair)).room;
         bench.admit(room);
-        bench.say(room, Side::Prefill, FromWorker::Started(Epoch(1)));
+        bench.say(
+            room,
+            Side::Prefill,
+            FromWorker::Started {
+                epoch: Epoch(1),
+                reused: 0,
+            },
+        );
         bench.say(room, Side::Decode, FromWorker::Committed);
         bench.tokens(room, 0, 1);
     }

@@ -145,7 +145,14 @@ impl Bench {
     /// The same, and P computes.
     fn started(&mut self, key: u64) -> RoomSpec {
         let spec = self.open(key);
-        self.say(spec.room, Side::Prefill, FromWorker::Started(Epoch(1)));
+        self.say(
+            spec.room,
+            Side::Prefill,
+            FromWorker::Started {
+                epoch: Epoch(1),
+                reused: 0,
+            },
+        );
         spec
     }
 

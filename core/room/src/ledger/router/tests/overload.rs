@@ -30,7 +30,14 @@ fn serve(bench: &mut Bench) -> (u64, Vec<Effect>) {
         (*id, room.spec.request.0)
     };
     bench.admit(room);
-    bench.say(room, Side::Prefill, FromWorker::Started(Epoch(1)));
+    bench.say(
+        room,
+        Side::Prefill,
+        FromWorker::Started {
+            epoch: Epoch(1),
+            reused: 0,
+        },
+    );
     bench.say(room, Side::Decode, FromWorker::Committed);
     let effects = bench.tokens(room, 0, 5);
     (request, effects)
@@ -134,7 +141,14 @@ fn each_class_has_its_own_queue_deadline() {
         *id
     };
     bench.admit(spec);
-    bench.say(spec, Side::Prefill, FromWorker::Started(Epoch(1)));
+    bench.say(
+        spec,
+        Side::Prefill,
+        FromWorker::Started {
+            epoch: Epoch(1),
+            reused: 0,
+        },
+    );
     bench.say(spec, Side::Decode, FromWorker::Committed);
     for (key, class) in (2..).zip(Class::ALL) {
         bench.on(asks(key, "a", class));

@@ -303,7 +303,13 @@ impl World {
             crate::room::Opening::AskingDecode => say(Side::Decode, admitted("d:1", 7)),
             crate::room::Opening::AskingPrefill => say(Side::Prefill, admitted("", 0)),
             crate::room::Opening::Admitted { .. } => Event::Tick,
-            crate::room::Opening::Open if !started => say(Side::Prefill, FromWorker::Started(Epoch(1))),
+            crate::room::Opening::Open if !started => say(
+                Side::Prefill,
+                FromWorker::Started {
+                    epoch: Epoch(1),
+                    reused: 0,
+                },
+            ),
             crate::room::Opening::Open => say(
                 Side::Decode,
                 FromWorker::Tokens {
@@ -402,7 +408,10 @@ fn message(what: u8, number: u32) -> FromWorker {
             epoch: Epoch(number),
             counters,
         }),
-        4 => FromWorker::Started(Epoch(number)),
+        4 => FromWorker::Started {
+            epoch: Epoch(number),
+            reused: 0,
+        },
         5 => FromWorker::Committed,
         6 => FromWorker::Tokens {
             position: number,

@@ -34,7 +34,14 @@ fn a_request_runs_from_arrival_to_done() {
     };
     assert_eq!(effects, vec![open_p]);
     bench.say(spec.room, Side::Prefill, admitted("", 0));
-    bench.say(spec.room, Side::Prefill, FromWorker::Started(Epoch(1)));
+    bench.say(
+        spec.room,
+        Side::Prefill,
+        FromWorker::Started {
+            epoch: Epoch(1),
+            reused: 0,
+        },
+    );
     assert_eq!(bench.row(spec.room).phase, Phase::WaitingForInput);
     let effects = bench.tokens(spec.room, 0, 2);
     assert_eq!(
@@ -391,7 +398,14 @@ fn a_request_that_is_not_to_migrate_fails_after_its_first_token_alone() {
         };
         let room = begun(&bench.on(Event::Arrive(arrival))).room;
         bench.admit(room);
-        bench.say(room, Side::Prefill, FromWorker::Started(Epoch(1)));
+        bench.say(
+            room,
+            Side::Prefill,
+            FromWorker::Started {
+                epoch: Epoch(1),
+                reused: 0,
+            },
+        );
         bench.say(room, Side::Decode, FromWorker::Committed);
         bench.tokens(room, 0, tokens);
         assert_eq!(

@@ -151,7 +151,14 @@ fn one_verdict_and_later_reports_are_answered() {
         Verdict::Failed(Reason::TransferStalled),
         "the first reason wins"
     );
-    let late = bench.say(spec.room, Side::Prefill, FromWorker::Started(Epoch(1)));
+    let late = bench.say(
+        spec.room,
+        Side::Prefill,
+        FromWorker::Started {
+            epoch: Epoch(1),
+            reused: 0,
+        },
+    );
     assert_eq!(tells(&late, Side::Prefill), vec![verdict]);
     let stranger = RoomId::from_random(77);
     let unknown = bench.say(stranger, Side::Prefill, FromWorker::Ask);
