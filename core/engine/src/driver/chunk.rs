@@ -48,7 +48,10 @@ impl ChunkSizer {
     pub(crate) fn done(&mut self, tokens: u32, took: Duration) {
         let seconds = took.as_secs_f64().max(1e-6);
         let rate = f64::from(tokens) / seconds;
-        self.rate = Some(self.rate.map_or(rate, |known| (known + rate) / 2.0));
+        // A few tokens behind a reused prefix cost what a step costs, and say nothing of how many fit into one.
+        if self.rate.is_none() || tokens >= self.page * 2 || took > self.target {
+            self.rate = Some(self.rate.map_or(rate, |known| (known + rate) / 2.0));
+        }
         let targets = seconds / self.target.as_secs_f64().max(1e-6);
         if targets > TOO_LONG {
             self.cap = (tokens / 2).max(1);

@@ -85,6 +85,10 @@ impl<B: Backend> Driver<B> {
     pub(crate) fn prefill(&self, room: RoomId, work: Arc<Work>, sink: Arc<dyn PrefillSink>) -> Result<(), EngineError> {
         let pages = self.shared.pages(room).ok_or(EngineError::Unknown(room))?;
         self.check(&work, 1, pages.capacity())?;
+        if pages.reused_tokens() as usize >= work.prompt.len() {
+            let why = "the prompt is no longer than what is reused of it: nothing would be computed";
+            return Err(EngineError::Input(why.to_owned()));
+        }
         let reused = pages.unseal(u32::try_from(work.prompt.len()).unwrap_or(u32::MAX));
         let ticket = Arc::new(Ticket::new(room));
         self.shared.submit(ticket, |ticket| {

@@ -1,5 +1,6 @@
 //! The pages of one room, and the gate that closes them.
 
+use std::collections::HashSet;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, RwLock};
 
@@ -93,7 +94,7 @@ impl RoomPages {
         if std::mem::replace(&mut *closed, true) {
             return 0;
         }
-        let kept: Vec<u32> = keep.iter().filter_map(|(at, name)| self.publish(*at, *name)).collect();
+        let kept: HashSet<u32> = keep.iter().filter_map(|(at, name)| self.publish(*at, *name)).collect();
         let own = self.ids.iter().skip(self.reused).copied();
         let back: Vec<u32> = own.filter(|id| !kept.contains(id)).collect();
         self.pool.give_back(&back);
@@ -108,15 +109,19 @@ impl RoomPages {
             layout.groups,
             layout.page_tokens.saturating_mul(layout.group_token_bytes),
         );
-        let id = self
-            .ids
-            .get(at as usize)
-            .copied()
-            .filter(|_| at as usize >= self.reused)?;
-        let first = at.saturating_mul(groups);
-        let of_page = |meta: &&SlabMeta| (first..first.saturating_add(groups)).contains(&meta.id.0);
-        let slabs: Vec<SlabMeta> = lock(&self.metas).iter().filter(of_page).copied().collect();
-        let sealed = slabs.len() == groups as usize && slabs.iter().all(|slab| slab.len == whole);
+        let own = (at as usize).checked_sub(self.reused)?;
+        let id = self.ids.get(at as usize).copied()?;
+        // They were sealed in ascending order, from the first page of the room's own.
+        let (start, first) = (own * groups as usize, at.saturating_mul(groups));
+        let slabs = lock(&self.metas)
+            .get(start..start + groups as usize)
+            .map(<[SlabMeta]>::to_vec)
+            .unwrap_or_default();
+        let sealed = slabs.len() == groups as usize
+            && slabs
+                .iter()
+                .zip(first..)
+                .all(|(slab, place)| slab.id.0 == place && slab.len == whole);
         let published = sealed && self.pool.publish(name, id, slabs);
         if !published {
             tracing::error!(room = %self.room, at, "a page cannot be kept, though the ledger says so");

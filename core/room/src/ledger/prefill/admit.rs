@@ -79,7 +79,14 @@ impl Ledger {
         let Some(base) = self.table.live.get(&room).map(|part| &part.base) else {
             return true;
         };
-        let (tokens, blocks) = (base.spec.prompt_tokens, Arc::clone(&base.blocks));
+        let tokens = base.spec.prompt_tokens;
+        // Looked at on every step while it waits: what cannot be, whatever the cache holds of it, is refused at once.
+        let read = self.table.cache.counts();
+        let least = self.table.config.pages(tokens).saturating_sub(read.held + read.quarantined);
+        if least > self.table.pages.available() {
+            return false;
+        }
+        let blocks = Arc::clone(&base.blocks);
         let reuse = self.reusable(tokens, &blocks);
         let reused = u32::try_from(reuse.len()).unwrap_or(u32::MAX);
         let own = self.table.config.pages(tokens).saturating_sub(reused);

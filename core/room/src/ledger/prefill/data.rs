@@ -204,9 +204,10 @@ impl Ledger {
         if !self.table.engine_back(room, out) {
             return;
         }
+        let page_tokens = self.table.config.page_tokens;
         if let Some(part) = self.table.edit(room) {
             // A short prompt is over before anybody has looked.
-            let computed = part.sealed(bytes, now);
+            let computed = part.sealed(bytes, page_tokens, now);
             self.rate.computed(computed);
         }
     }

@@ -141,10 +141,12 @@ impl PartP {
     }
 
     /// The engine sealed the last slab. Returns how many tokens it has computed since the last sample.
-    pub(super) fn sealed(&mut self, bytes: u64, now: Moment) -> u32 {
+    pub(super) fn sealed(&mut self, bytes: u64, page_tokens: u32, now: Moment) -> u32 {
         let before = self.base.counters;
         self.base.counters.bytes_sealed = before.bytes_sealed.max(bytes);
-        self.base.counters.tokens_computed = before.tokens_computed.max(self.base.spec.prompt_tokens);
+        let reused = self.base.reused.saturating_mul(page_tokens);
+        let computed = self.base.spec.prompt_tokens.saturating_sub(reused);
+        self.base.counters.tokens_computed = before.tokens_computed.max(computed);
         let outstanding = bytes.saturating_sub(before.bytes_verified);
         self.enter(
             Stage::Sending {

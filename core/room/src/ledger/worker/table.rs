@@ -254,7 +254,12 @@ impl<P: Part> Table<P> {
         out.push(E::tell(room, FromWorker::Ended { end, evidence, relayed }));
         self.clean_up(room, &part, end, own, relayed, out);
         out.push(E::end(room));
-        if end == PartEnd::Failed(Reason::KvCorrupt) && !planted::corrupt_page_kept() {
+        // What its engine failed on may be what it was to read: the next one computes it anew.
+        let doubted = matches!(
+            end,
+            PartEnd::Failed(Reason::KvCorrupt | Reason::EngineFailed | Reason::InternalError)
+        );
+        if doubted && !planted::corrupt_page_kept() {
             out.extend(E::evict(self.cache.doom(part.base().shared(), &mut self.pages)));
         }
         self.close(room, part.base(), end, now, out);
