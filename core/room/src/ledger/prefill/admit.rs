@@ -94,6 +94,9 @@ impl Ledger {
             return false;
         }
         self.table.engine_permits += 1;
+        if reused > 0 {
+            self.rate.reuses();
+        }
         let reused_tokens = reused.saturating_mul(self.table.config.page_tokens);
         if let Some(part) = self.table.edit(room) {
             part.start(own, reused, now);

@@ -242,7 +242,9 @@ impl Ledger {
 
     fn engine(&mut self, view: EngineView, now: Moment) {
         self.table.engine.observe(view, now);
-        self.rate.look(self.table.engine_permits > 0, now);
+        let reusing = |part: &PartP| part.base.reused > 0 && matches!(part.stage, Stage::Computing);
+        let reusing = self.table.live.values().any(reusing);
+        self.rate.look(self.table.engine_permits > 0, reusing, now);
     }
 
     // === time ===

@@ -10,6 +10,8 @@ pub(super) struct RateMeter {
     total: u64,
     /// When the measurement in hand began, and the total then.
     began: Option<(Moment, u64)>,
+    /// Rooms that reuse a prefix computed in it: little is left of their prompts, and that little is slow behind a long prefix.
+    helped: bool,
     rate: Option<u64>,
 }
 
@@ -18,17 +20,31 @@ impl RateMeter {
         self.total += u64::from(tokens);
     }
 
+    /// A room that reuses a prefix computes now.
+    pub(super) const fn reuses(&mut self) {
+        self.helped = true;
+    }
+
     /// Every report period. A measurement counts only if the engine had work from its first to its last look.
-    pub(super) fn look(&mut self, busy: bool, now: Moment) {
+    /// `reusing`: a room that reuses a prefix computes now.
+    pub(super) fn look(&mut self, busy: bool, reusing: bool, now: Moment) {
         let Some((began, total)) = self.began.filter(|_| busy) else {
             self.began = busy.then_some((now, self.total));
+            self.helped = reusing;
             return;
         };
         let took = now.since(began);
         if took >= WINDOW {
             let measured = (self.total - total).saturating_mul(1000) / took.0.max(1);
-            self.rate = Some(self.rate.map_or(measured, |rate| (3 * rate + measured) / 4));
+            self.rate = match self.rate {
+                // With that help a node can seem slow, never fast.
+                None if self.helped => None,
+                Some(rate) if self.helped && measured < rate => Some(rate),
+                None => Some(measured),
+                Some(rate) => Some((3 * rate + measured) / 4),
+            };
             self.began = Some((now, self.total));
+            self.helped = reusing;
         }
     }
 

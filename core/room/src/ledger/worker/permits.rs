@@ -114,7 +114,8 @@ impl<P: Part> Table<P> {
             }
             Stage::Overdue => {
                 self.overdue_pages += closing.pages;
-                if self.overdue_pages > 0 && u64::from(self.overdue_pages) * 4 >= u64::from(self.config.total_pages) {
+                let lost = self.overdue_pages + self.overdue_shared();
+                if lost > 0 && u64::from(lost) * 4 >= u64::from(self.config.total_pages) {
                     self.fence("a quarter of the KV pages is in quarantine and does not come back", now);
                 }
             }
@@ -125,6 +126,16 @@ impl<P: Part> Table<P> {
             .get(&room)
             .and_then(|closing| closing.due(&self.config.settings));
         self.deadlines.set(Key::Closing(room), due);
+    }
+
+    /// Pages of the prefix cache that overdue rooms may still read: they do not come back either, whoever else reads them.
+    fn overdue_shared(&self) -> u32 {
+        let overdue = self
+            .closing
+            .values()
+            .filter(|closing| closing.stage >= Stage::Overdue);
+        let shared: BTreeSet<_> = overdue.flat_map(Closing::shared).collect();
+        u32::try_from(shared.len()).unwrap_or(u32::MAX)
     }
 
     fn fence(&mut self, why: &'static str, now: Moment) {

@@ -254,3 +254,34 @@ fn another_epoch_keeps_the_pages_that_are_reused() {
     );
     assert_eq!(bench.pages().held, 10);
 }
+
+#[test]
+fn shared_pages_that_do_not_come_back_count_for_the_fence() {
+    let mut bench = Bench::with(Settings::default(), 40);
+    bench.start_named(1, 100, names(1, 10));
+    bench.hand_over(1);
+    // One page of its own, which is no quarter of 40; nine that it reads.
+    bench.start_named(2, 100, names(1, 10));
+    let _ = bench.say(2, ToWorker::Abort(Reason::Aborted));
+    assert!(!bench.wait(9999).contains(&Effect::Serving(false)));
+    assert_eq!(bench.wait(1)[0], Effect::Serving(false));
+}
+
+/// What is left of a prompt behind a long prefix takes as long as a chunk and has few tokens: it says nothing of the rate.
+#[test]
+fn rooms_that_reuse_a_prefix_do_not_make_a_worker_slow() {
+    let mut bench = Bench::new();
+    bench.start_named(1, 100, names(1, 10));
+    bench.hand_over(1);
+    for number in 2..=20 {
+        bench.start_named(number, 100, names(1, 10));
+        bench.now = bench.now + Millis(250);
+        bench.progress += 1;
+        let _ = bench.engine(Some(0));
+        bench.hand_over(number);
+    }
+    for number in 21..=24 {
+        bench.start_named(number, 100, names(u128::from(number), 10));
+        assert_eq!(bench.phase(number), Some(Phase::WaitingForInput), "{number}");
+    }
+}
