@@ -35,7 +35,7 @@ help:
 	@echo 'make bench-front  measure: CPU and latency of the front door beside a bare forwarder'
 	@echo 'make bench-overload  measure: goodput, latencies and refusals from half of what fits to four times that'
 	@echo 'make bench-tracing  measure: CPU of requests without spans, with none sampled, and with all traced'
-	@echo 'make bench-policies  measure: where prompts go under each policy, and how evenly work is shared (BENCH_CHATS=96)'
+	@echo 'make bench-policies  measure: what each policy saves of prompts, first tokens, and how evenly work is shared (BENCH_CHATS=96)'
 	@echo 'make trace-demo  run a cluster and a Jaeger, and print the traces of requests that fare differently'
 	@echo 'make image   write the image as an OCI archive, target/image/innkeeper-VERSION.tar'
 	@echo 'make cluster  start a Kubernetes of two nodes on this machine (as root), and install the chart in it; make cluster-down ends it'
@@ -111,7 +111,7 @@ bench-tracing: setup-test
 	cargo build $(CARGO_FLAGS) --release --workspace --bins
 	cargo bench $(CARGO_FLAGS) --workspace --bench tracing
 
-# Where prompts go under each policy: the tables of docs/performance.md.
+# What each policy makes of the prefix cache, beside the tables of docs/performance.md.
 bench-policies: setup-test
 	cargo build $(CARGO_FLAGS) --release --workspace --bins
 	cargo bench $(CARGO_FLAGS) --workspace --bench policies

@@ -224,7 +224,9 @@ pub trait RequestControl: Send + Sync {
 /// What a request hears.
 #[derive(Clone, Debug, PartialEq)]
 pub enum RequestEvent {
-    /// So many tokens of the prompt are not computed: a prefill worker has their KV. At most once, and before any token.
+    /// So many tokens of the prompt are not computed: the request's first room that began found their KV at its prefill worker. At
+    /// most once, and never for none. Mostly before the first token, but another worker says it than the one that speaks: it may
+    /// come between tokens, and what comes after the answer is not heard.
     Reused(u32),
     /// Tokens passed the gate.
     Tokens(Vec<Token>),

@@ -14,8 +14,8 @@ use innkeeper_engine::{
 };
 use innkeeper_room::ledger::prefill;
 use innkeeper_room::{
-    Attempt, Epoch, Evidence, HelloReply, Incarnation, Layout, Millis, Reason, RequestKey, RoomId, RoomSpec, Settings,
-    SlabSource, Work,
+    Attempt, BlockHash, Epoch, Evidence, HelloReply, Incarnation, Layout, Manifest, Millis, Reason, RequestKey, RoomId,
+    RoomSpec, Settings, SlabMeta, SlabSource, Work,
 };
 use innkeeper_transfer::mem::MemNetwork;
 use innkeeper_transfer::{Backend, Config, Grant, MemBackend, RecvSession};
@@ -53,11 +53,52 @@ fn open() -> OpenRoom {
     }
 }
 
-/// Nothing is taken, and nothing will be: the engine had time to do what it was told.
+/// Nothing is taken beside what the prefix cache has, and nothing will be: the engine had time to do what it was told.
 fn nothing_runs(engine: &dyn Engine) {
     std::thread::sleep(Duration::from_millis(20));
     let status = engine.status();
-    assert_eq!((status.jobs, status.free_pages), (0, 64));
+    assert_eq!((status.jobs, status.free_pages + status.cached_pages), (0, 64));
+}
+
+/// The names under which [`warm`] keeps pages.
+const NAMES: [BlockHash; 2] = [BlockHash(1), BlockHash(2)];
+
+/// Hears that a prefill is over.
+struct Over(Mutex<mpsc::Sender<bool>>);
+
+impl Over {
+    fn say(&self, well: bool) {
+        drop(self.0.lock().map(|over| over.send(well)));
+    }
+}
+
+impl PrefillSink for Over {
+    fn sealed(&self, _slab: SlabMeta) {}
+    fn computed(&self, _tokens: u32) {}
+    fn finished(&self, _manifest: Manifest) {
+        self.say(true);
+    }
+    fn failed(&self, _error: EngineError) {
+        self.say(false);
+    }
+    fn stopped(&self) {
+        self.say(false);
+    }
+}
+
+/// An engine that keeps the first two pages of the prompt that all rooms here have.
+fn warm() -> Arc<dyn Engine> {
+    let engine = engine();
+    let (open, before) = (open(), RoomId::from_random(8));
+    let (over, is_over) = mpsc::channel();
+    let prefill = engine
+        .open(before, open.spec.prompt_tokens)
+        .and_then(|()| engine.prefill(before, Arc::clone(&open.work), Arc::new(Over(Mutex::new(over)))));
+    assert_eq!(prefill, Ok(()));
+    assert_eq!(is_over.recv_timeout(Duration::from_secs(20)), Ok(true));
+    engine.close_keeping(before, &[(0, NAMES[0]), (1, NAMES[1])]);
+    assert_eq!(engine.status().cached_pages, 2);
+    engine
 }
 
 fn prefill_room() -> (Arc<PrefillRoom>, Arc<Mutex<Vec<prefill::Event>>>) {
@@ -97,11 +138,11 @@ impl Engine for Slow {
     fn limits(&self) -> Limits {
         self.engine.limits()
     }
-    fn open(&self, room: RoomId, tokens: u32) -> Result<(), EngineError> {
+    fn open_reusing(&self, room: RoomId, tokens: u32, reuse: &[BlockHash]) -> Result<(), EngineError> {
         drop(self.asked.lock().map(|mut asked| asked.take()));
         drop(self.go.lock().map(|go| go.recv_timeout(Duration::from_millis(300))));
         self.note("open");
-        self.engine.open(room, tokens)
+        self.engine.open_reusing(room, tokens, reuse)
     }
     fn prefill(&self, room: RoomId, work: Arc<Work>, sink: Arc<dyn PrefillSink>) -> Result<(), EngineError> {
         self.engine.prefill(room, work, sink)
@@ -112,9 +153,12 @@ impl Engine for Slow {
     fn cancel(&self, room: RoomId) -> bool {
         self.engine.cancel(room)
     }
-    fn close(&self, room: RoomId) -> u32 {
+    fn close_keeping(&self, room: RoomId, keep: &[(u32, BlockHash)]) -> u32 {
         self.note("close");
-        self.engine.close(room)
+        self.engine.close_keeping(room, keep)
+    }
+    fn evict(&self, names: &[BlockHash]) -> u32 {
+        self.engine.evict(names)
     }
     fn source(&self, room: RoomId) -> Option<Arc<dyn SlabSource>> {
         self.engine.source(room)
@@ -135,13 +179,17 @@ impl Engine for Slow {
 #[test]
 fn pages_are_never_taken_behind_the_back_of_who_gives_them_back() {
     type Act = Box<dyn Fn(&Arc<dyn Engine>) + Send + Sync>;
-    let (prefill, _heard) = prefill_room();
+    let ((prefill, _heard), (reusing, _heard_too)) = (prefill_room(), prefill_room());
     let decode = Arc::new(DecodeRoom::new(open(), Arc::new(|_| true)));
-    let (p, d) = (Arc::clone(&prefill), Arc::clone(&decode));
-    let acts: [(Act, Act); 2] = [
+    let (p, r, d) = (Arc::clone(&prefill), Arc::clone(&reusing), Arc::clone(&decode));
+    let acts: [(Act, Act); 3] = [
         (
-            Box::new(move |engine| p.compute(engine, 100)),
-            Box::new(move |engine| prefill.close_pages(engine)),
+            Box::new(move |engine| p.compute(engine, 100, &[])),
+            Box::new(move |engine| prefill.close_pages(engine, &[])),
+        ),
+        (
+            Box::new(move |engine| r.compute(engine, 100, &NAMES)),
+            Box::new(move |engine| reusing.close_pages(engine, &[])),
         ),
         (
             Box::new(move |engine| d.open_pages(engine, 110)),
@@ -151,7 +199,7 @@ fn pages_are_never_taken_behind_the_back_of_who_gives_them_back() {
     for (take, give_back) in acts {
         let ((asked, is_asked), (go, may_go)) = (mpsc::channel::<()>(), mpsc::channel());
         let slow = Arc::new(Slow {
-            engine: engine(),
+            engine: warm(),
             asked: Mutex::new(Some(asked)),
             go: Mutex::new(may_go),
             calls: Mutex::default(),
@@ -167,7 +215,34 @@ fn pages_are_never_taken_behind_the_back_of_who_gives_them_back() {
         let calls = slow.calls.lock().map(|calls| calls.clone()).unwrap_or_default();
         assert_eq!(calls.first(), Some(&"open"), "{calls:?}");
         nothing_runs(&*slow.engine);
+        assert_eq!(
+            slow.engine.status().cached_pages,
+            2,
+            "what is kept is nobody's to give back"
+        );
+        // And nobody reads it any more: it is free as soon as it is not to be kept.
+        assert_eq!(slow.engine.evict(&NAMES), 2);
+        assert_eq!(slow.engine.status().free_pages, 64);
     }
+}
+
+/// The same when the pages that were to be reused went first, and another room has them.
+#[test]
+fn a_cancelled_room_reads_nothing_of_the_prefix_cache_after_that() {
+    let engine = warm();
+    let (room, heard) = prefill_room();
+    room.cancel(&engine);
+    room.close_pages(&engine, &[]);
+    assert_eq!(engine.evict(&NAMES), 2);
+    let other = RoomId::from_random(9);
+    assert_eq!(engine.open(other, 64 * engine.layout().page_tokens), Ok(()));
+    room.compute(&engine, 100, &NAMES);
+    assert_eq!(engine.status().free_pages, 0);
+    assert_eq!(engine.close(other), 64);
+    nothing_runs(&*engine);
+    assert!(room.idle());
+    let stopped = prefill::Event::EngineStopped { room: room.id() };
+    assert_eq!(heard.lock().map(|heard| heard.clone()).ok(), Some(vec![stopped]));
 }
 
 #[test]
@@ -221,7 +296,7 @@ fn a_session_whose_epoch_was_fenced_is_not_kept_after_that() {
 async fn a_connection_that_was_never_begun_is_answered_as_over() {
     let settings = Settings::default();
     let backend: Arc<dyn Backend> = Arc::new(MemBackend::new(Config::from(&settings), MemNetwork::default()));
-    let craft = Prefill::new(engine(), backend, Tasks::new());
+    let craft = Prefill::new(engine(), backend, &settings, Tasks::new());
     let (room, heard) = prefill_room();
     craft.execute(Some(&room), Command::Kill(EPOCH), None).await;
     let over = prefill::Event::Quiesced {

@@ -40,6 +40,8 @@ const TOKENS: u32 = 12;
 #[derive(Default)]
 struct DirectLinks {
     workers: Mutex<HashMap<Incarnation, Arc<dyn WorkerPort>>>,
+    /// Whose prompts workers were told to have.
+    tenants: Mutex<Vec<(Incarnation, u128)>>,
 }
 
 impl DirectLinks {
@@ -50,6 +52,10 @@ impl DirectLinks {
 
 impl Links for DirectLinks {
     fn open(&self, target: &Target, open: OpenRoom) -> RoomLink {
+        self.tenants
+            .lock()
+            .unwrap()
+            .push((target.incarnation, open.work.tenant));
         let RoomPort { to_room, mut from_room } = self.worker(target.incarnation).open(open);
         let (to, mut said) = mpsc::channel(64);
         let (says, from) = mpsc::channel(64);
@@ -119,6 +125,7 @@ struct Cluster {
     prefill_engine: Arc<MockEngine>,
     decode_engine: Arc<MockEngine>,
     store: Arc<MemoryStore>,
+    links: Arc<DirectLinks>,
     faults: Faults,
     _listener: Box<dyn Listener>,
 }
@@ -178,6 +185,7 @@ impl Cluster {
         let craft = Prefill::new(
             dynamic(&prefill_engine),
             Arc::clone(&backend),
+            &settings,
             prefill_parts.tasks.clone(),
         );
         let config = prefill::Config {
@@ -225,7 +233,7 @@ impl Cluster {
         };
         let parts = RouterParts {
             ledger: router::Ledger::new(config, clock.now()),
-            links,
+            links: Arc::clone(&links) as Arc<dyn Links>,
             store: Arc::clone(&store) as Arc<dyn Store>,
             member: member(ROUTER, Role::Router, &*prefill_engine),
             clock: Arc::new(clock),
@@ -248,6 +256,7 @@ impl Cluster {
             prefill_engine,
             decode_engine,
             store,
+            links,
             faults,
             _listener: listener,
         }
@@ -343,17 +352,19 @@ async fn answer(mut stream: RequestStream) -> (Vec<u32>, Outcome, u8) {
 
 /// How much of the prompt was not computed, and all tokens.
 async fn reused(mut stream: RequestStream) -> (u32, Vec<u32>) {
-    let mut reused = 0;
-    let mut first = tokio::time::timeout(LIMIT, stream.events.recv()).await.unwrap();
-    if let Some(RequestEvent::Reused(tokens)) = first {
-        reused = tokens;
-        first = tokio::time::timeout(LIMIT, stream.events.recv()).await.unwrap();
+    let (mut reused, mut ids) = (vec![], vec![]);
+    loop {
+        let event = tokio::time::timeout(LIMIT, stream.events.recv()).await.unwrap();
+        match event.unwrap() {
+            RequestEvent::Reused(tokens) => reused.push(tokens),
+            RequestEvent::Tokens(tokens) => ids.extend(tokens.iter().map(|token| token.id)),
+            RequestEvent::Answered { outcome, .. } => {
+                assert_eq!(outcome, Outcome::Done);
+                assert!(reused.len() <= 1, "it is said once: {reused:?}");
+                return (reused.iter().sum(), ids);
+            }
+        }
     }
-    let Some(RequestEvent::Tokens(tokens)) = first else {
-        panic!("{first:?}");
-    };
-    let (rest, ..) = answer(stream).await;
-    (reused, tokens.iter().map(|token| token.id).chain(rest).collect())
 }
 
 #[tokio::test]
@@ -391,6 +402,18 @@ async fn a_tenants_prompt_is_computed_once() {
     let status = cluster.prefill_engine.status();
     assert_eq!((status.cached_pages, status.free_pages), (cached, 256 - cached));
     assert_eq!(cluster.prefill_engine.pool().violations(), 0);
+    let tenants = cluster.links.tenants.lock().unwrap().clone();
+    let of = |worker| {
+        tenants
+            .iter()
+            .filter(move |(to, _)| *to == worker)
+            .map(|(_, tenant)| *tenant)
+    };
+    assert_eq!(of(PREFILL).collect::<Vec<_>>(), [1, 1, 2, 2, 0, 0]);
+    assert!(
+        of(DECODE).all(|tenant| tenant == 0),
+        "whose it is concerns P alone: {tenants:?}"
+    );
 }
 
 #[tokio::test]

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use innkeeper_engine::Engine;
 use innkeeper_room::ledger::prefill::{Effect, Event, Ledger};
-use innkeeper_room::{BlockHash, Epoch, Evidence, Millis, Reason, RoomId, Token};
+use innkeeper_room::{BlockHash, Epoch, Evidence, Millis, Reason, RoomId, Settings, Token};
 use innkeeper_transfer::Backend;
 use ractor::{Actor, ActorCell};
 
@@ -53,9 +53,18 @@ pub enum Command {
 
 impl Prefill {
     /// With this engine and this data plane.
-    pub fn new(engine: Arc<dyn Engine>, backend: Arc<dyn Backend>, tasks: Tasks) -> Self {
+    pub fn new(engine: Arc<dyn Engine>, backend: Arc<dyn Backend>, settings: &Settings, tasks: Tasks) -> Self {
+        let (layout, limits) = (engine.layout(), engine.limits());
+        // What the ledger refuses, or would keep nothing of, needs no names: they are made before it is asked.
+        let longest = match settings.prefix_cache_percent {
+            0 => 0,
+            _ => limits
+                .total_pages
+                .saturating_mul(layout.page_tokens)
+                .min(limits.context),
+        };
         Self {
-            names: Names::new(engine.layout().page_tokens),
+            names: Names::new(layout.page_tokens, longest),
             engine,
             backend,
             tasks,

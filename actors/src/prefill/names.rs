@@ -15,20 +15,23 @@ use innkeeper_room::{BlockHash, Work};
 pub struct Names {
     keys: [RandomState; 2],
     page_tokens: usize,
+    longest: usize,
 }
 
 impl Names {
-    /// For pages of so many tokens, under new keys.
-    pub fn new(page_tokens: u32) -> Self {
+    /// For pages of so many tokens, under new keys. Prompts that are longer than `longest` tokens get none; with 0, no prompt does.
+    pub fn new(page_tokens: u32, longest: u32) -> Self {
+        let size = |tokens: u32| usize::try_from(tokens).unwrap_or(usize::MAX);
         Self {
             keys: [RandomState::new(), RandomState::new()],
-            page_tokens: usize::try_from(page_tokens.max(1)).unwrap_or(usize::MAX),
+            page_tokens: size(page_tokens.max(1)),
+            longest: size(longest),
         }
     }
 
-    /// Of a prompt's whole pages, the first one first. None if it is nobody's.
+    /// Of a prompt's whole pages, the first one first. None if it is nobody's, or too long to be computed here.
     pub fn of(&self, work: &Work) -> Arc<[BlockHash]> {
-        if work.tenant == 0 {
+        if work.tenant == 0 || work.prompt.len() > self.longest {
             return Arc::default();
         }
         let pages = work.prompt.chunks_exact(self.page_tokens);
@@ -62,7 +65,7 @@ mod tests {
 
     #[test]
     fn a_name_is_of_all_tokens_before_it_and_of_one_tenant() {
-        let names = Names::new(4);
+        let names = Names::new(4, 11);
         let one = names.of(&work(7, (0..11).collect()));
         assert_eq!(one.len(), 2, "the third page is not whole");
         assert_eq!(one, names.of(&work(7, (0..9).collect())));
@@ -81,8 +84,16 @@ mod tests {
         assert!(names.of(&work(0, (0..11).collect())).is_empty(), "nobody's");
         assert_ne!(
             one[0],
-            Names::new(4).of(&work(7, (0..11).collect()))[0],
+            Names::new(4, 11).of(&work(7, (0..11).collect()))[0],
             "another process has other keys"
         );
+    }
+
+    #[test]
+    fn nothing_is_hashed_for_what_would_not_be_kept() {
+        let (off, short) = (Names::new(4, 0), Names::new(4, 11));
+        assert!(off.of(&work(7, (0..9).collect())).is_empty());
+        assert!(short.of(&work(7, (0..12).collect())).is_empty());
+        assert_eq!(short.of(&work(7, (0..11).collect())).len(), 2);
     }
 }

@@ -282,7 +282,12 @@ impl Ground<'_> {
         let rng = self.rng.fork();
         let dialer = self.cluster.data.dialer(self.slot, self.cluster.shape.decodes(), rng);
         let backend = Arc::clone(&dialer) as Arc<dyn Backend>;
-        let craft = Prefill::new(Arc::clone(&engine) as Arc<dyn Engine>, backend, self.tasks.clone());
+        let craft = Prefill::new(
+            Arc::clone(&engine) as Arc<dyn Engine>,
+            backend,
+            &self.cluster.settings,
+            self.tasks.clone(),
+        );
         let ledger = prefill::Ledger::new(self.config(), self.clock.now());
         let node = self.worker(craft, ledger, &engine).await?;
         Ok(Life {

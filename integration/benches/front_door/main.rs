@@ -70,6 +70,8 @@ async fn bench() {
         .etcd()
         .flag("mock-prefill-us-per-token", 0)
         .flag("mock-decode-us-per-token", 0)
+        // All requests are alike: each is computed, as the engine alone computes it.
+        .flag("prefix-cache-percent", 0)
         .flag("permits", 1024)
         .flag("max-requests", 4096)
         .flag("log", "warn");

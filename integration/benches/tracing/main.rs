@@ -34,6 +34,8 @@ fn options() -> Options {
         .etcd()
         .flag("mock-prefill-us-per-token", 0)
         .flag("mock-decode-us-per-token", 0)
+        // All requests are alike: each is computed.
+        .flag("prefix-cache-percent", 0)
         .flag("log", "warn")
 }
 

@@ -96,7 +96,12 @@ async fn first_tokens(
     config: &EngineConfig,
     args: &Args,
 ) -> anyhow::Result<Duration> {
-    let cluster = up::embedded::bench_cluster(model, settings, config).await?;
+    // The engine alone computes every prompt: so does this, however many rounds there are.
+    let settings = Settings {
+        prefix_cache_percent: 0,
+        ..settings.clone()
+    };
+    let cluster = up::embedded::bench_cluster(model, &settings, config).await?;
     let mut times = vec![];
     for round in 0..args.rounds {
         let body = json!({

@@ -47,6 +47,7 @@ impl WorkerKind for PrefillKind {
         let craft = Prefill::new(
             Arc::clone(&wiring.engine),
             Arc::clone(&self.backend),
+            &wiring.ground.config.settings,
             wiring.tasks.clone(),
         );
         let limits = wiring.engine.limits();

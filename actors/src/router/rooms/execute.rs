@@ -98,6 +98,10 @@ impl State {
             return;
         };
         let mut work = entry.continued(passed);
+        if side == Side::Decode {
+            // Whose prompt it is concerns who keeps prompts, and that is P.
+            work.tenant = 0;
+        }
         if let Some(traceparent) = self.parts.hooks.traceparent(id) {
             work.traceparent = traceparent;
         }

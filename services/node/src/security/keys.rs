@@ -52,11 +52,29 @@ pub enum KeyError {
     Random(String),
 }
 
-/// Who asks, as a number for workers: the same at every router, never 0, and nobody finds another name with it. Made of the
-/// name of a key, never of the key.
+/// What a tenant is known by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum KnownBy {
+    /// The name of the key that it showed.
+    Key,
+    /// The address that it asks from, where keys are not asked for. That proves nothing: all behind one proxy have the same.
+    Address,
+}
+
+impl KnownBy {
+    const fn label(self) -> &'static str {
+        match self {
+            Self::Key => "key",
+            Self::Address => "address",
+        }
+    }
+}
+
+/// Who asks, as a number for workers: the same at every router, and never 0, which is nobody. Made of the name of a key, never of
+/// the key; and a key that is named like an address is another tenant than that address.
 #[must_use]
-pub fn tenant_number(name: &str) -> u128 {
-    let hash = digest(&SHA256, format!("innkeeper tenant {name}").as_bytes());
+pub fn tenant_number(by: KnownBy, name: &str) -> u128 {
+    let hash = digest(&SHA256, format!("innkeeper tenant {} {name}", by.label()).as_bytes());
     let folded = hash
         .as_ref()
         .iter()
@@ -232,9 +250,12 @@ mod tests {
 
     #[test]
     fn a_tenants_number_is_its_own() {
-        assert_eq!(tenant_number("a"), tenant_number("a"));
-        assert_ne!(tenant_number("a"), tenant_number("b"));
-        assert_ne!(tenant_number(""), 0);
+        let (key, address) = (KnownBy::Key, KnownBy::Address);
+        assert_eq!(tenant_number(key, "a"), tenant_number(key, "a"));
+        assert_ne!(tenant_number(key, "a"), tenant_number(key, "b"));
+        // Names of keys may have digits and dots.
+        assert_ne!(tenant_number(key, "10.0.0.1"), tenant_number(address, "10.0.0.1"));
+        assert_ne!(tenant_number(address, ""), 0);
     }
 
     #[test]

@@ -18,7 +18,7 @@ use std::sync::Arc;
 
 use innkeeper_room::Role;
 
-pub use keys::{KeyError, Keyring, Keys, key_line, new_key, tenant_number};
+pub use keys::{KeyError, Keyring, Keys, KnownBy, key_line, new_key, tenant_number};
 pub use tls::{ClientTls, NODE_NAME, Protocol, ServerTls, TlsError};
 
 use crate::config::{NodeConfig, SecurityConfig};

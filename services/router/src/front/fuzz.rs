@@ -117,6 +117,7 @@ fn caller(id: Option<&[u8]>, trace: Option<&[u8]>) -> Option<Caller> {
             Some(Caller {
                 rid: rid.into(),
                 client: "client".to_owned(),
+                tenant: 0,
                 traceparent,
             })
         }

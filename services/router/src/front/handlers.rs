@@ -9,6 +9,7 @@ use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Extension, Json, Router, middleware};
+use innkeeper_node::security::{KnownBy, tenant_number};
 use innkeeper_room::ledger::router::AbortAnswer;
 
 use super::answer::{Finish, Piece, Renderer};
@@ -329,17 +330,18 @@ pub(super) async fn read_body(state: &FrontState, body: Body) -> Result<Bytes, A
 /// Who sent a request: the name of its key, where keys are asked for, else its address. A key that nobody checks says nothing: with
 /// another one in each request a client would be as many tenants as it likes.
 pub(super) fn caller(request: &Request, id: RequestId) -> Caller {
+    let known = request.extensions();
+    let key = known.get::<Tenant>().map(|tenant| (KnownBy::Key, tenant.0.to_string()));
     let address = || {
-        request
-            .extensions()
+        known
             .get::<ConnectInfo<SocketAddr>>()
-            .map(|info| info.0.ip().to_string())
+            .map(|info| (KnownBy::Address, info.0.ip().to_string()))
     };
-    let tenant = request.extensions().get::<Tenant>().map(|tenant| tenant.0.to_string());
-    let client = tenant.or_else(address).unwrap_or_else(|| "unknown".to_owned());
+    let who = key.or_else(address);
     Caller {
         rid: id.0,
-        client,
+        tenant: who.as_ref().map_or(0, |(by, name)| tenant_number(*by, name)),
+        client: who.map_or_else(|| "unknown".to_owned(), |(_, name)| name),
         traceparent: traceparent(request.headers()),
     }
 }

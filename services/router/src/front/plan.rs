@@ -5,7 +5,6 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use innkeeper_actors::ports::NewRequest;
 use innkeeper_engine::text::TextError;
-use innkeeper_node::security::tenant_number;
 use innkeeper_room::prefix::Blocks;
 use innkeeper_room::{Sampling, Work};
 
@@ -22,6 +21,8 @@ pub(crate) struct Caller {
     pub(crate) rid: Arc<str>,
     /// Whose quota it counts for.
     pub(crate) client: String,
+    /// Whose prompts it may find in a prefix cache; 0: nobody's.
+    pub(crate) tenant: u128,
     /// The caller's trace, if it sent a valid one.
     pub(crate) traceparent: Option<String>,
 }
@@ -202,7 +203,7 @@ impl Draft {
             stop_ids: Arc::clone(stop_ids),
             request_id: Arc::clone(&caller.rid),
             traceparent: caller.traceparent.clone().unwrap_or_default(),
-            tenant: tenant_number(&caller.client),
+            tenant: caller.tenant,
         };
         let request = NewRequest {
             rid: caller.rid.to_string(),

@@ -82,7 +82,11 @@ impl Ledger {
         let tokens = base.spec.prompt_tokens;
         // Looked at on every step while it waits: what cannot be, whatever the cache holds of it, is refused at once.
         let read = self.table.cache.counts();
-        let least = self.table.config.pages(tokens).saturating_sub(read.held + read.quarantined);
+        let least = self
+            .table
+            .config
+            .pages(tokens)
+            .saturating_sub(read.held + read.quarantined);
         if least > self.table.pages.available() {
             return false;
         }

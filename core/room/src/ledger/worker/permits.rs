@@ -130,10 +130,7 @@ impl<P: Part> Table<P> {
 
     /// Pages of the prefix cache that overdue rooms may still read: they do not come back either, whoever else reads them.
     fn overdue_shared(&self) -> u32 {
-        let overdue = self
-            .closing
-            .values()
-            .filter(|closing| closing.stage >= Stage::Overdue);
+        let overdue = self.closing.values().filter(|closing| closing.stage >= Stage::Overdue);
         let shared: BTreeSet<_> = overdue.flat_map(Closing::shared).collect();
         u32::try_from(shared.len()).unwrap_or(u32::MAX)
     }

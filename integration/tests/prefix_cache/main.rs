@@ -1,7 +1,9 @@
 //! What a prefill worker has computed for a client it does not compute for that client again: the answers stay the same, usage
-//! says how much it was, and another client finds nothing of it.
+//! says how much it was, and another client finds nothing of it. (`faults.rs`: when rooms end badly that read what is kept.)
 
 #![allow(clippy::unwrap_used, reason = "the helpers of tests fail as tests do")]
+
+mod faults;
 
 use std::time::Duration;
 
