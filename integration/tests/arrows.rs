@@ -43,6 +43,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("leases", &["room", "proto"]),
     ("transfer", &["room", "proto"]),
     ("engine", &["room"]),
+    ("remote", &["room", "engine"]),
     ("actors", &["room", "leases", "transfer", "engine"]),
     ("node", &["proto", "room", "leases", "transfer", "engine", "actors"]),
     ("router", WIRED),
@@ -73,6 +74,7 @@ const FORBIDDEN: &[(&str, &[&str])] = &[
     ("actors", &["tonic", "prost", "etcd-client", "axum", "hyper"]),
     ("engine", &["tokio", "ractor", "tonic", "prost", "etcd-client", "axum"]),
     ("transfer", &["ractor", "tonic", "etcd-client", "axum"]),
+    ("remote", &["ractor", "tonic", "prost", "etcd-client", "axum"]),
     ("leases", &["ractor", "axum"]),
     ("proto", &["ractor", "etcd-client", "axum"]),
 ];

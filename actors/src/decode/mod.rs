@@ -48,6 +48,8 @@ pub enum Command {
     SayFail(Epoch, Reason, Evidence),
     /// Start decoding.
     Decode,
+    /// Have the engine read the KV by its ticket.
+    Pull,
     /// Stop decoding.
     CancelEngine,
     /// Give the pages back.
@@ -196,6 +198,7 @@ impl Craft for Decode {
                 evidence,
             } => Order::Room(room, Command::SayFail(epoch, reason, evidence)),
             Effect::Decode { room } => Order::Room(room, Command::Decode),
+            Effect::Pull { room } => Order::Room(room, Command::Pull),
             Effect::CancelEngine { room } => Order::Room(room, Command::CancelEngine),
             Effect::ClosePages { room } => Order::Room(room, Command::ClosePages),
             Effect::End { room } => Order::End(room),
@@ -230,6 +233,11 @@ impl Craft for Decode {
                 }
             }
             Command::Decode => room.decode(&self.engine),
+            // No engine behind the port reads by tickets yet, so none is ever taken for one.
+            Command::Pull => room.tell(Event::EngineEnded {
+                room: room.id(),
+                reason: Reason::EngineError,
+            }),
             Command::CancelEngine => room.cancel(&self.engine),
             Command::ClosePages => room.close_pages(&self.engine),
             Command::Reply(..) => {}

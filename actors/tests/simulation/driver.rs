@@ -248,6 +248,7 @@ impl Job {
                 logprob_bits: 0,
                 top: vec![],
             },
+            ticket: None,
         });
         let (reused, _) = self.pages.reused();
         Ok((Arc::clone(sink), metas, computed - reused, manifest))

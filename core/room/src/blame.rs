@@ -154,7 +154,15 @@ const fn fixed(context: &Context) -> Option<Blame> {
             Some(side) => context.side(side),
             None => Blame::Router(context.router),
         }),
-        Reason::EngineFailed | Reason::EngineStalled | Reason::InternalError | Reason::SelfPaused => {
+        // Nobody is ill: what moved between the pair was late.
+        Reason::KvUnproven => Some(context.link()),
+        Reason::EngineFailed
+        | Reason::EngineStalled
+        | Reason::EngineWedged
+        | Reason::EngineRestarted
+        | Reason::EngineError
+        | Reason::InternalError
+        | Reason::SelfPaused => {
             Some(match (context.named, context.accuser) {
                 (Some(side), _) | (None, Some(side)) => context.side(side),
                 // R's own room actor died.
@@ -319,6 +327,19 @@ mod tests {
             assign(None, None, &context(Reason::QueueTimeout, Phase::Queued, Owes::Nobody)),
             Blame::Nobody
         );
+        let late = context(Reason::KvUnproven, Phase::WaitingForInput, Owes::Prefill);
+        assert_eq!(
+            assign(Some(&clean()), Some(&debt()), &late),
+            LINK,
+            "a read that was late is nobody's illness"
+        );
+        for reason in [Reason::EngineWedged, Reason::EngineRestarted, Reason::EngineError] {
+            let said = Context {
+                accuser: Some(Side::Decode),
+                ..context(reason, Phase::WaitingForInput, Owes::Prefill)
+            };
+            assert_eq!(assign(Some(&debt()), None, &said), D, "{reason} is said of oneself");
+        }
         let corrupt = context(Reason::KvCorrupt, Phase::Transferring, Owes::Decode);
         assert_eq!(assign(Some(&clean()), Some(&clean()), &corrupt), P);
     }

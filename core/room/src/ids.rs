@@ -128,6 +128,9 @@ pub struct RequestKey(pub u64);
 pub struct Epoch(pub u32);
 
 impl Epoch {
+    /// Not a try of P's: under this number the engine of D has the right to read what P's engine keeps for it.
+    pub const TICKET: Self = Self(0);
+
     /// The next try.
     #[must_use]
     pub const fn next(self) -> Self {

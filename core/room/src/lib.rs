@@ -39,6 +39,6 @@ pub use message::{Counters, FromWorker, HelloReply, PartState, Refusal, ToWorker
 pub use phase::Phase;
 pub use reason::{Blame, PartEnd, Reason, Verdict};
 pub use settings::Settings;
-pub use slab::{FirstToken, Layout, Manifest, SlabError, SlabId, SlabMeta, SlabSink, SlabSource};
+pub use slab::{FirstToken, Layout, Manifest, SlabError, SlabId, SlabMeta, SlabSink, SlabSource, Ticket, TicketLength};
 pub use spec::{RoomSpec, Sampling, Token, Work};
 pub use time::{Millis, Moment};

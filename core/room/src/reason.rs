@@ -85,6 +85,14 @@ reasons! {
     EngineFailed = "engine_failed", 500, "the engine of the worker failed; look at its log";
     /// The engine owed a step and finished none for a progress TTL.
     EngineStalled = "engine_stalled", 504, "the worker's engine stopped finishing steps; look at that worker";
+    /// The read of the KV ended too late to say that prefill's engine still kept it then.
+    KvUnproven = "kv_unproven", 502, "the KV was read too late to be sure of it; raise the engine's KV lease or check the network between the pair";
+    /// An engine of its own process answered no canary for a progress TTL.
+    EngineWedged = "engine_wedged", 504, "the worker's engine answers no request of one token; look at that engine's process";
+    /// The engine's process is another one than before: what it held is gone.
+    EngineRestarted = "engine_restarted", 502, "the worker's engine was started anew; retry";
+    /// The engine answered with an error.
+    EngineError = "engine_error", 502, "the worker's engine answered with an error; look at its log";
     /// The worker is another incarnation than the one that was meant.
     WrongIncarnation = "wrong_incarnation", 503, "the worker was replaced since it was chosen; retry";
     /// The node itself had been stopped; it accuses nobody.

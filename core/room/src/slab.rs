@@ -19,6 +19,57 @@ pub struct SlabMeta {
     pub checksum: u32,
 }
 
+/// Where D's engine finds the KV of a room whose engines move it themselves. Made by P's worker, opaque to all between the two
+/// engines' drivers; no field of a client ever becomes one.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(try_from = "Vec<u8>", into = "Vec<u8>")]
+pub struct Ticket(Vec<u8>);
+
+/// The bytes are too many for a ticket, or none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("a ticket has 1 to {most} bytes, not {len}", most = Ticket::LONGEST)]
+pub struct TicketLength {
+    /// How many there are.
+    pub len: usize,
+}
+
+impl Ticket {
+    /// Most bytes of a ticket. vLLM names each block of a prompt: a million tokens in blocks of 16 take half of it.
+    pub const LONGEST: usize = 1 << 20;
+
+    /// A ticket of these bytes.
+    ///
+    /// # Errors
+    /// [`TicketLength`].
+    pub fn new(bytes: Vec<u8>) -> Result<Self, TicketLength> {
+        if (1..=Self::LONGEST).contains(&bytes.len()) {
+            Ok(Self(bytes))
+        } else {
+            Err(TicketLength { len: bytes.len() })
+        }
+    }
+
+    /// Its bytes.
+    #[must_use]
+    pub fn bytes(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl TryFrom<Vec<u8>> for Ticket {
+    type Error = TicketLength;
+
+    fn try_from(bytes: Vec<u8>) -> Result<Self, TicketLength> {
+        Self::new(bytes)
+    }
+}
+
+impl From<Ticket> for Vec<u8> {
+    fn from(ticket: Ticket) -> Self {
+        ticket.0
+    }
+}
+
 /// Everything that decode must have, sealed by prefill's engine after its last slab.
 #[derive(Clone, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Manifest {
@@ -26,8 +77,10 @@ pub struct Manifest {
     pub slabs: Vec<SlabMeta>,
     /// Number of prompt tokens whose KV the slabs hold.
     pub token_count: u32,
-    /// The first token that prefill sampled.
+    /// The first token that prefill sampled. With a ticket it says nothing: D's engine samples the first one.
     pub first_token: FirstToken,
+    /// Instead of slabs: what D's engine reads the KV by.
+    pub ticket: Option<Ticket>,
 }
 
 impl Manifest {

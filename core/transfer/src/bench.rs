@@ -281,6 +281,7 @@ async fn plane_round(from: &Arc<Pool>, into: &Arc<Pool>, round: u64) -> io::Resu
             slabs: Vec::new(),
             token_count: 1,
             first_token: FirstToken::default(),
+            ticket: None,
         };
         for (at, checksum) in (0..).zip(&from.sums) {
             let slab = SlabMeta {

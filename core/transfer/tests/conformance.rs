@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use innkeeper_room::{Evidence, HelloReply, Millis, Owes, Reason};
+use innkeeper_room::{Evidence, HelloReply, Millis, Owes, Reason, Ticket};
 use innkeeper_transfer::fault::{Fault, Script, SeenBy, Toward, Which};
 use innkeeper_transfer::frame::Kind as FrameKind;
 use innkeeper_transfer::{Config, RecvEvent, SendEvent, Stats};
@@ -52,6 +52,33 @@ async fn rooms_without_slabs_and_with_one_complete() {
             Room::new(&lens).finish(&mut world, 1).await;
         }
     }
+}
+
+#[tokio::test]
+async fn a_room_without_slabs_carries_a_ticket_and_its_connection_stays() {
+    for kind in BOTH {
+        for len in [1, 700_000, Ticket::LONGEST] {
+            let mut world = World::new(kind).await;
+            let room = Room::new(&[]);
+            let mut p = world.dial(1, &room.source);
+            let mut d = world.host().await;
+            room.ready(&d);
+            let mut manifest = room.source.manifest();
+            manifest.ticket = Ticket::new(vec![b'v'; len]).ok();
+            p.session.manifest(manifest.clone());
+            assert_eq!(d.edge().await, RecvEvent::Complete(manifest));
+            // The engines read now; both workers can still speak.
+            p.session.progress(5);
+            while d.next().await != RecvEvent::PeerProgress(5) {}
+            d.session.committed();
+            until_committed(&mut p).await;
+        }
+    }
+}
+
+/// P hears that D has committed.
+async fn until_committed(p: &mut Dialed) {
+    while p.edge().await != SendEvent::Committed {}
 }
 
 #[tokio::test]

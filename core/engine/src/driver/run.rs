@@ -172,6 +172,7 @@ impl<B: Backend> Runner<B> {
             slabs: sealed,
             token_count: computed,
             first_token,
+            ticket: None,
         };
         self.shared.end(&ticket, || sink.finished(manifest));
     }

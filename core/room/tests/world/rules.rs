@@ -94,6 +94,8 @@ pub(crate) fn of_prefill(event: &prefill::Event) -> (Option<RoomId>, Kind) {
         | E::Quiesced { room, .. }
         | E::Sample { room, .. }
         | E::Sealed { room, .. }
+        | E::Kept { room, .. }
+        | E::EngineEnded { room, .. }
         | E::EngineFailed { room }
         | E::EngineStopped { room }
         | E::DoorGone { room }
@@ -113,6 +115,9 @@ pub(crate) fn of_decode(event: &decode::Event) -> (Option<RoomId>, Kind) {
         | E::Verified { room, .. }
         | E::PeerProgress { room, .. }
         | E::Complete { room, .. }
+        | E::Ticket { room, .. }
+        | E::Pulled { room }
+        | E::EngineEnded { room, .. }
         | E::Corrupt { room, .. }
         | E::PeerFailed { room, .. }
         | E::Broken { room, .. }

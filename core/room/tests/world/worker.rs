@@ -158,6 +158,8 @@ impl World {
                 }
             }
             decode::Effect::Decode { room } => self.decode(d, room),
+            // These engines hand over slabs, and no ticket is ever made.
+            decode::Effect::Pull { .. } => {}
             decode::Effect::CancelEngine { room } => self.cancel(d, room),
             decode::Effect::ClosePages { room } => self.close_pages(d, room, &[]),
             decode::Effect::End { room } => self.end_room_at(d, room),

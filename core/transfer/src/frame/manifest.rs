@@ -1,6 +1,6 @@
 //! The manifest on the wire: it may be larger than a frame, and is bounded by the slabs that the room has.
 
-use innkeeper_room::{FirstToken, Manifest, SlabId, SlabMeta};
+use innkeeper_room::{FirstToken, Manifest, SlabId, SlabMeta, Ticket};
 
 use super::cursor::Cursor;
 use super::{FrameError, Header, Kind};
@@ -29,6 +29,10 @@ pub fn encode_manifest(manifest: &Manifest) -> Vec<u8> {
     for (id, logprob) in top {
         out.extend(id.to_le_bytes());
         out.extend(logprob.to_le_bytes());
+    }
+    if let Some(ticket) = &manifest.ticket {
+        // Up to the end: the manifest's length is known.
+        out.extend_from_slice(ticket.bytes());
     }
     out
 }
@@ -61,11 +65,17 @@ fn read(bytes: &[u8]) -> Option<Manifest> {
     for _ in 0..alternatives {
         top.push((table.u32()?, table.u32()?));
     }
-    cursor.end()?;
+    let ticket = match cursor.0 {
+        [] => None,
+        // KV is either sent or read: what has slabs has no ticket.
+        rest if count == 0 => Some(Ticket::new(rest.to_vec()).ok()?),
+        _ => return None,
+    };
     Some(Manifest {
         slabs,
         token_count,
         first_token: FirstToken { id, logprob_bits, top },
+        ticket,
     })
 }
 
@@ -79,11 +89,16 @@ pub struct ManifestPieces {
 }
 
 impl ManifestPieces {
-    /// For a room that expects this many slabs.
+    /// For a room that expects this many slabs; one that expects none may be sent a ticket.
     #[must_use]
     pub fn new(slabs: usize) -> Self {
+        let kv = if slabs == 0 {
+            Ticket::LONGEST
+        } else {
+            slabs.saturating_mul(SLAB)
+        };
         Self {
-            most: slabs.saturating_mul(SLAB).saturating_add(REST),
+            most: kv.saturating_add(REST),
             whole: None,
             bytes: Vec::new(),
         }

@@ -1,4 +1,6 @@
-use innkeeper_room::{Counters, Evidence, FirstToken, Incarnation, Manifest, Millis, Owes, Reason, SlabId, SlabMeta};
+use innkeeper_room::{
+    Counters, Evidence, FirstToken, Incarnation, Manifest, Millis, Owes, Reason, SlabId, SlabMeta, Ticket,
+};
 use proptest::prelude::*;
 
 use super::*;
@@ -70,6 +72,7 @@ fn manifest(slabs: u32) -> Manifest {
             logprob_bits: 0xbf80_0000,
             top: vec![(7, 1), (8, 2)],
         },
+        ticket: None,
     }
 }
 
@@ -159,6 +162,37 @@ fn a_manifest_reads_back_from_pieces_and_is_bounded() {
 }
 
 #[test]
+fn a_ticket_stands_instead_of_slabs_and_is_bounded() {
+    let with = |slabs, ticket: &[u8]| Manifest {
+        ticket: Ticket::new(ticket.to_vec()).ok(),
+        ..manifest(slabs)
+    };
+    let short = with(0, b"v{}");
+    assert_eq!(decode_manifest(&encode_manifest(&short)), Ok(short.clone()));
+    let both = encode_manifest(&with(1, b"v{}"));
+    assert_eq!(decode_manifest(&both), Err(FrameError::Payload(Kind::Manifest)));
+    assert!(Ticket::new(vec![]).is_err() && Ticket::new(vec![1; Ticket::LONGEST + 1]).is_err());
+    let longest = with(0, &vec![7; Ticket::LONGEST]);
+    let bytes = encode_manifest(&longest);
+    let header = |length: usize| Header {
+        kind: Kind::Manifest,
+        room: room(),
+        epoch: Epoch(1),
+        slab: u32::try_from(bytes.len()).unwrap(),
+        offset: 0,
+        length: u32::try_from(length).unwrap(),
+    };
+    let whole = header(bytes.len());
+    assert_eq!(ManifestPieces::new(0).push(&whole, &bytes), Ok(Some(longest)));
+    // A room that has slabs holds no more than their manifest.
+    let piece = header(9);
+    assert_eq!(
+        ManifestPieces::new(3).push(&piece, &bytes[..9]),
+        Err(FrameError::ManifestPieces)
+    );
+}
+
+#[test]
 fn a_lying_count_allocates_nothing() {
     let mut bytes = encode_manifest(&manifest(1));
     bytes[..4].copy_from_slice(&u32::MAX.to_le_bytes());
@@ -180,7 +214,7 @@ proptest! {
     ) {
         let slabs = slabs.into_iter().map(|(id, len, checksum)| SlabMeta { id: SlabId(id), len, checksum }).collect();
         let first_token = FirstToken { id: numbers.1, logprob_bits: numbers.2, top };
-        let manifest = Manifest { slabs, token_count: numbers.0, first_token };
+        let manifest = Manifest { slabs, token_count: numbers.0, first_token, ticket: None };
         prop_assert_eq!(decode_manifest(&encode_manifest(&manifest)), Ok(manifest));
     }
 }

@@ -156,6 +156,7 @@ fn manifest(input: &mut Input<'_>) -> Manifest {
             logprob_bits: input.u32(),
             top,
         },
+        ticket: None,
     }
 }
 

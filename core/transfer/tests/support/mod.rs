@@ -102,6 +102,7 @@ impl Source {
             slabs: self.metas.clone(),
             token_count: 33,
             first_token,
+            ticket: None,
         }
     }
 

@@ -57,6 +57,10 @@ fn event() -> impl Strategy<Value = Event> {
         6 => (room(), epoch(), 0_u64..500).prop_map(|(room, epoch, bytes)| Event::Verified { room, epoch, bytes }),
         3 => (room(), epoch(), 0_u64..9).prop_map(|(room, epoch, progress)| Event::PeerProgress { room, epoch, progress }),
         5 => (room(), epoch()).prop_map(|(room, epoch)| Event::Complete { room, epoch }),
+        4 => (room(), epoch(), 0_u64..2000).prop_map(|(room, epoch, within)| Event::Ticket {
+            room, epoch, read_within: Millis(within) }),
+        4 => room().prop_map(|room| Event::Pulled { room }),
+        1 => room().prop_map(|room| Event::EngineEnded { room, reason: Reason::KvUnproven }),
         1 => (room(), epoch()).prop_map(|(room, epoch)| Event::Corrupt { room, epoch }),
         1 => (room(), epoch()).prop_map(|(room, epoch)| Event::PeerFailed {
             room, epoch, reason: Reason::EngineFailed, evidence: Evidence::default() }),

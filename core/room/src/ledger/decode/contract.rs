@@ -6,6 +6,7 @@ use crate::ledger::EngineView;
 use crate::message::{FromWorker, HelloReply, ToWorker};
 use crate::reason::Reason;
 use crate::spec::RoomSpec;
+use crate::time::Millis;
 
 /// The executor's number of a data connection, so that a hello can be answered before it belongs to a room.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -80,6 +81,20 @@ pub enum Event {
         /// In which epoch.
         epoch: Epoch,
     },
+    /// The manifest has a ticket instead of slabs: D's engine is to read the KV itself. Said again by each new connection.
+    Ticket {
+        /// Which room.
+        room: RoomId,
+        /// In which epoch.
+        epoch: Epoch,
+        /// How long the read may take: while it lasts nothing can be seen to move.
+        read_within: Millis,
+    },
+    /// The engine has read the KV, certainly while P's engine still kept it, and has the first token. Before `Made`.
+    Pulled {
+        /// Which room.
+        room: RoomId,
+    },
     /// What arrived contradicts the manifest.
     Corrupt {
         /// Which room.
@@ -123,6 +138,13 @@ pub enum Event {
     EngineFinished {
         /// Which room.
         room: RoomId,
+    },
+    /// The engine's job has ended for this reason; its permit is back.
+    EngineEnded {
+        /// Which room.
+        room: RoomId,
+        /// Why.
+        reason: Reason,
     },
     /// The engine's job failed; its permit is back.
     EngineFailed {
@@ -222,6 +244,12 @@ pub enum Effect {
     /// Start decoding from the imported pages and speak, beginning with the manifest's first token. The engine holds a
     /// permit from now until `EngineFinished`, `EngineFailed` or `EngineStopped`.
     Decode {
+        /// Which room.
+        room: RoomId,
+    },
+    /// Have the engine read the KV by its ticket, and decode. It holds a permit from now until `EngineFinished`, `EngineEnded`,
+    /// `EngineFailed` or `EngineStopped`; it says `Pulled` before its first token.
+    Pull {
         /// Which room.
         room: RoomId,
     },

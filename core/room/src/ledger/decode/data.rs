@@ -8,7 +8,7 @@ use crate::ledger::worker::{Ending, Orders};
 use crate::message::FromWorker;
 use crate::planted;
 use crate::reason::{PartEnd, Reason};
-use crate::time::Moment;
+use crate::time::{Millis, Moment};
 
 impl Ledger {
     /// The part, if this is its epoch and its session may write; else the message is fenced.
@@ -62,11 +62,48 @@ impl Ledger {
     /// D alone commits, and it is sticky.
     pub(super) fn complete(&mut self, room: RoomId, epoch: Epoch, now: Moment, out: &mut Vec<Effect>) {
         let Some(part) = self.writing(room, epoch) else { return };
+        if part.pulling.is_some() {
+            // Its engine reads, and commits when it has.
+            self.table.fenced += 1;
+            return;
+        }
         part.commit(now);
         self.table.engine_permits += 1;
         out.push(Effect::SayCommitted { room, epoch });
         out.push(Effect::tell(room, FromWorker::Committed));
         out.push(Effect::Decode { room });
+    }
+
+    /// The engine is to read the KV itself, once: a ticket that is said again on a new connection is the same one.
+    pub(super) fn ticket(
+        &mut self,
+        room: RoomId,
+        epoch: Epoch,
+        read_within: Millis,
+        now: Moment,
+        out: &mut Vec<Effect>,
+    ) {
+        let Some(part) = self.writing(room, epoch) else { return };
+        if part.pulling.is_none() {
+            part.pull(read_within, now);
+            self.table.engine_permits += 1;
+            out.push(Effect::Pull { room });
+        }
+    }
+
+    /// The engine has read it: that is the commit. The connection to P may be broken by now.
+    pub(super) fn pulled(&mut self, room: RoomId, now: Moment, out: &mut Vec<Effect>) {
+        let pulls = |part: &PartD| part.pulling.is_some() && part.committed.is_none() && part.base.engine;
+        if !self.table.live.get(&room).is_some_and(pulls) {
+            self.table.fenced += 1;
+            return;
+        }
+        if let Some(part) = self.table.edit(room) {
+            part.commit(now);
+            let epoch = part.base.epoch;
+            out.push(Effect::SayCommitted { room, epoch });
+            out.push(Effect::tell(room, FromWorker::Committed));
+        }
     }
 
     pub(super) fn corrupt(&mut self, room: RoomId, epoch: Epoch, now: Moment, out: &mut Vec<Effect>) {

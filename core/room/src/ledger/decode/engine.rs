@@ -28,6 +28,11 @@ impl Ledger {
     }
 
     pub(super) fn engine_finished(&mut self, room: RoomId, now: Moment, out: &mut Vec<Effect>) {
+        if self.table.live.get(&room).is_some_and(|part| part.committed.is_none()) {
+            // Without a commit there is no answer that could be whole.
+            self.engine_gave_up(room, Reason::EngineError, now, out);
+            return;
+        }
         if !self.table.engine_back(room, out) {
             return;
         }

@@ -153,6 +153,12 @@ impl Ledger {
             Event::Verified { room, epoch, bytes } => self.verified(room, epoch, bytes, now),
             Event::PeerProgress { room, epoch, progress } => self.peer_progress(room, epoch, progress, now),
             Event::Complete { room, epoch } => self.complete(room, epoch, now, out),
+            Event::Ticket {
+                room,
+                epoch,
+                read_within,
+            } => self.ticket(room, epoch, read_within, now, out),
+            Event::Pulled { room } => self.pulled(room, now, out),
             Event::Corrupt { room, epoch } => self.corrupt(room, epoch, now, out),
             Event::PeerFailed {
                 room,
@@ -166,6 +172,7 @@ impl Ledger {
             Event::Quiesced { room, epoch } => self.quiesced(room, epoch, now, out),
             Event::Made { room, tokens } => self.made(room, tokens, now, out),
             Event::EngineFinished { room } => self.engine_finished(room, now, out),
+            Event::EngineEnded { room, reason } => self.engine_gave_up(room, reason, now, out),
             Event::EngineFailed { room } => self.engine_gave_up(room, Reason::EngineFailed, now, out),
             // Nobody asked it to stop while the part lives: a bug here, and the room must not wait for it.
             Event::EngineStopped { room } => self.engine_gave_up(room, Reason::InternalError, now, out),

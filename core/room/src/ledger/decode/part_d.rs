@@ -23,6 +23,13 @@ pub(super) enum Link {
     Ready,
 }
 
+/// A read of KV by the engine itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Pulling {
+    since: Moment,
+    within: Millis,
+}
+
 /// D's part of a room.
 #[derive(Clone, Debug, Hash)]
 pub(super) struct PartD {
@@ -38,6 +45,8 @@ pub(super) struct PartD {
     /// The last progress of P: bytes newly verified, or its engine's chunks and steps.
     pub(super) moved_at: Moment,
     pub(super) peer_progress: Option<u64>,
+    /// The engine reads the KV itself.
+    pub(super) pulling: Option<Pulling>,
     pub(super) committed: Option<Moment>,
     pub(super) taken: u32,
     /// The engine gave the last token.
@@ -62,6 +71,7 @@ impl PartD {
             started: None,
             moved_at: now,
             peer_progress: None,
+            pulling: None,
             committed: None,
             taken: 0,
             finished: false,
@@ -120,6 +130,13 @@ impl PartD {
         }
     }
 
+    /// The engine reads the KV by a ticket, with a permit.
+    pub(super) fn pull(&mut self, within: Millis, now: Moment) {
+        self.start(now);
+        self.pulling = Some(Pulling { since: now, within });
+        self.base.engine = true;
+    }
+
     /// D commits: the engine takes over, with a permit.
     pub(super) fn commit(&mut self, now: Moment) {
         self.start(now);
@@ -175,6 +192,11 @@ impl PartD {
     }
 
     fn input_timers(&self, started: Moment, env: &Env<'_>, timers: &mut Timers) {
+        if let Some(Pulling { since, within }) = self.pulling {
+            // What P computes has been computed; while the engines read nothing can be seen to move.
+            timers.end(since, within, Reason::TransferStalled, Owes::Prefill);
+            return;
+        }
         let reason = if self.link == Link::Down {
             Reason::PrefillLost
         } else {
@@ -264,7 +286,10 @@ impl Part for PartD {
     fn absolute(&self, env: &Env<'_>) -> Moment {
         match (self.committed, self.started) {
             (Some(committed), _) => committed + env.settings.decode_budget(self.base.spec.max_tokens),
-            (None, Some(started)) => started + self.input_budget(env),
+            (None, Some(started)) => match self.pulling {
+                Some(Pulling { since, within }) => since + within,
+                None => started + self.input_budget(env),
+            },
             (None, None) => self.base.opened + self.base.spec.queue_left + env.settings.two_ttl(),
         }
     }
@@ -272,7 +297,8 @@ impl Part for PartD {
     fn waits_for_engine(&self) -> bool {
         let waits_for_step = self.committed.is_some() && self.router_owes.is_none() && !self.finished;
         let waits_for_pages = self.committed.is_none() && matches!(self.link, Link::Waiting { .. });
-        waits_for_step || waits_for_pages
+        let waits_for_read = self.committed.is_none() && self.pulling.is_some();
+        waits_for_step || waits_for_pages || waits_for_read
     }
 
     fn last_word(&self, end: PartEnd, peer_said: bool) -> LastWord {

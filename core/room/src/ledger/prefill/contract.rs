@@ -98,6 +98,21 @@ pub enum Event {
         /// Bytes of all slabs.
         bytes: u64,
     },
+    /// The prompt is computed, by an engine that does not hand its KV over itself but keeps it for D's engine to read. Its
+    /// own permit is back, and D's engine has one, under [`Epoch::TICKET`], until `Quiesced` says that nobody will read.
+    Kept {
+        /// Which room.
+        room: RoomId,
+        /// How long the read may take: while it lasts nothing can be seen to move.
+        read_within: Millis,
+    },
+    /// The engine's job has ended for this reason; its permit is back.
+    EngineEnded {
+        /// Which room.
+        room: RoomId,
+        /// Why.
+        reason: Reason,
+    },
     /// The engine's job failed; its permit is back.
     EngineFailed {
         /// Which room.

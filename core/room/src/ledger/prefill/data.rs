@@ -9,7 +9,7 @@ use crate::message::{Counters, HelloReply};
 use crate::phase::Phase;
 use crate::planted;
 use crate::reason::{PartEnd, Reason};
-use crate::time::Moment;
+use crate::time::{Millis, Moment};
 
 impl Ledger {
     /// The part, if this is its epoch and its connection stands; else the message is fenced.
@@ -209,6 +209,15 @@ impl Ledger {
             // A short prompt is over before anybody has looked.
             let computed = part.sealed(bytes, page_tokens, now);
             self.rate.computed(computed);
+        }
+    }
+
+    pub(super) fn kept(&mut self, room: RoomId, read_within: Millis, now: Moment, out: &mut Vec<Effect>) {
+        if !self.table.engine_back(room, out) {
+            return;
+        }
+        if let Some(part) = self.table.edit(room) {
+            part.kept(read_within, now);
         }
     }
 

@@ -3,7 +3,7 @@ use std::sync::Arc;
 
 use crate::cache::BlockHash;
 use crate::evidence::{Evidence, Owes};
-use crate::ids::RoomId;
+use crate::ids::{Epoch, RoomId};
 use crate::invariant::{Invariant, Violation};
 use crate::ledger::prefill::part_p::{PartP, Stage};
 use crate::ledger::prefill::rate::RateMeter;
@@ -160,6 +160,8 @@ impl Ledger {
                 unacked,
             } => self.sample(room, counters, unacked, now),
             Event::Sealed { room, bytes } => self.sealed(room, bytes, now, out),
+            Event::Kept { room, read_within } => self.kept(room, read_within, now, out),
+            Event::EngineEnded { room, reason } => self.engine_gave_up(room, reason, now, out),
             Event::EngineFailed { room } => self.engine_gave_up(room, Reason::EngineFailed, now, out),
             // Nobody asked it to stop while the part lives: a bug here, and the room must not wait for it.
             Event::EngineStopped { room } => self.engine_gave_up(room, Reason::InternalError, now, out),
@@ -226,6 +228,10 @@ impl Ledger {
 
     /// Ends a part, and takes it out of this ledger's queues.
     pub(super) fn end(&mut self, room: RoomId, end: PartEnd, how: Ending, now: Moment, out: &mut Vec<Effect>) {
+        if let (PartEnd::HandedOver, Some(part)) = (end, self.table.edit(room)) {
+            // D has committed: its engine has read all that it wanted.
+            part.base.sessions.remove(&Epoch::TICKET);
+        }
         if let Some(part) = self.table.end(room, end, how, now, out) {
             self.window.remove(&room);
             self.hello_queue.remove(&(part.base.seq, room));

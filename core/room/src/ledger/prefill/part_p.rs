@@ -65,6 +65,8 @@ pub(super) struct PartP {
     ack_at: Option<Moment>,
     /// Since when this node owes sealed bytes, the window being open.
     handover_at: Option<Moment>,
+    /// The engine keeps the KV, and D's engine may take this long to read it.
+    read_within: Option<Millis>,
     pub(super) held: Option<HeldBreak>,
 }
 
@@ -81,6 +83,7 @@ impl PartP {
             chunk_at,
             ack_at: None,
             handover_at: None,
+            read_within: None,
             held: None,
         }
     }
@@ -159,8 +162,25 @@ impl PartP {
         self.base.counters.tokens_computed - before.tokens_computed
     }
 
+    /// The engine keeps the KV for D's engine, which has the right to read it from now on.
+    pub(super) fn kept(&mut self, read_within: Millis, now: Moment) {
+        self.read_within = Some(read_within);
+        self.base.sessions.insert(Epoch::TICKET);
+        self.ack_at = None;
+        self.handover_at = None;
+        let stage = Stage::Sending {
+            sealed: now,
+            outstanding: 0,
+        };
+        self.enter(stage, now);
+    }
+
     /// Arms the ack and the handover timer exactly while their debts exist, and restarts them on progress.
     fn refresh_debts(&mut self, before: Counters, now: Moment) {
+        if self.read_within.is_some() {
+            // Engines that read from each other show nothing meanwhile: only the read's deadline is armed.
+            return;
+        }
         let Counters {
             bytes_sealed: sealed,
             bytes_sent: sent,
@@ -184,6 +204,14 @@ impl PartP {
             Owes::Prefill
         } else {
             Owes::Decode
+        }
+    }
+
+    fn transfer_budget(&self, outstanding: u64, env: &Env<'_>) -> Millis {
+        match self.read_within {
+            // D's own deadline, which began later, comes first: it knows more.
+            Some(limit) => limit + env.settings.report_period.scale(2, 1),
+            None => env.settings.transfer_budget(outstanding),
         }
     }
 
@@ -239,7 +267,7 @@ impl Part for PartP {
             Stage::Computing => self.compute_timers(env, &mut timers),
             Stage::Sending { .. } if planted::no_transfer_deadline() => self.base.backstop(env, &mut timers),
             Stage::Sending { sealed, outstanding } => {
-                let budget = env.settings.transfer_budget(outstanding);
+                let budget = self.transfer_budget(outstanding, env);
                 timers.end(sealed, budget, Reason::TransferStalled, self.transfer_debtor());
             }
         }
@@ -262,14 +290,16 @@ impl Part for PartP {
                 let started = self.started.unwrap_or(self.base.phase_since);
                 started + env.settings.prefill_budget(self.base.spec.prompt_tokens)
             }
-            Stage::Sending { sealed, outstanding } => sealed + env.settings.transfer_budget(outstanding),
+            Stage::Sending { sealed, outstanding } => sealed + self.transfer_budget(outstanding, env),
         }
     }
 
     fn waits_for_engine(&self) -> bool {
         match self.stage {
             Stage::Turn | Stage::Computing => true,
-            Stage::Window | Stage::Hello | Stage::PagesAtDecode | Stage::Sending { .. } => false,
+            Stage::Window | Stage::Hello | Stage::PagesAtDecode => false,
+            // An engine that stands still serves no read.
+            Stage::Sending { .. } => self.read_within.is_some(),
         }
     }
 

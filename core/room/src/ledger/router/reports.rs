@@ -231,7 +231,13 @@ const fn speaker(side: Side, relayed: bool) -> Side {
 /// Reasons in which a node speaks of itself.
 const fn named_by(reason: Reason, accuser: Side) -> Option<Side> {
     match reason {
-        Reason::EngineFailed | Reason::EngineStalled | Reason::InternalError | Reason::SelfPaused => Some(accuser),
+        Reason::EngineFailed
+        | Reason::EngineStalled
+        | Reason::EngineWedged
+        | Reason::EngineRestarted
+        | Reason::EngineError
+        | Reason::InternalError
+        | Reason::SelfPaused => Some(accuser),
         Reason::QueueTimeout
         | Reason::RequestTimeout
         | Reason::HandshakeTimeout
@@ -250,6 +256,7 @@ const fn named_by(reason: Reason, accuser: Side) -> Option<Side> {
         | Reason::Aborted
         | Reason::ClientStalled
         | Reason::KvCorrupt
+        | Reason::KvUnproven
         | Reason::WrongIncarnation
         | Reason::Draining
         | Reason::ProtocolError

@@ -126,7 +126,11 @@ fn of_prefill(node: usize, event: &prefill::Event) -> Channel {
     match event {
         E::DoorGone { .. } | E::MemberGone { .. } => Channel::Watch(node),
         E::Open { spec, .. } => Channel::Own(node, Some(spec.room)),
-        E::Sealed { .. } | E::EngineFailed { .. } | E::EngineStopped { .. } => Channel::Engine(node),
+        E::Sealed { .. }
+        | E::Kept { .. }
+        | E::EngineEnded { .. }
+        | E::EngineFailed { .. }
+        | E::EngineStopped { .. } => Channel::Engine(node),
         E::FromRouter { room, .. }
         | E::StreamEnded { room }
         | E::Reply { room, .. }
@@ -145,9 +149,12 @@ fn of_decode(node: usize, event: &decode::Event) -> Channel {
     match event {
         E::DoorGone { .. } | E::MemberGone { .. } => Channel::Watch(node),
         E::Open { spec, .. } => Channel::Own(node, Some(spec.room)),
-        E::Made { .. } | E::EngineFinished { .. } | E::EngineFailed { .. } | E::EngineStopped { .. } => {
-            Channel::Engine(node)
-        }
+        E::Pulled { .. }
+        | E::Made { .. }
+        | E::EngineFinished { .. }
+        | E::EngineEnded { .. }
+        | E::EngineFailed { .. }
+        | E::EngineStopped { .. } => Channel::Engine(node),
         E::FromRouter { room, .. }
         | E::StreamEnded { room }
         | E::Hello { room, .. }
@@ -155,6 +162,7 @@ fn of_decode(node: usize, event: &decode::Event) -> Channel {
         | E::Verified { room, .. }
         | E::PeerProgress { room, .. }
         | E::Complete { room, .. }
+        | E::Ticket { room, .. }
         | E::Corrupt { room, .. }
         | E::PeerFailed { room, .. }
         | E::Broken { room, .. }

@@ -131,6 +131,7 @@ impl Peer {
                 logprob_bits: 9,
                 top: vec![(5, 9); usize::from(input.u8() % 4)],
             },
+            ticket: None,
         };
         spoil(&mut manifest, input.u8());
         let bytes = encode_manifest(&manifest);

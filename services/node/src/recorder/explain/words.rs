@@ -36,6 +36,10 @@ pub(super) const fn reason(reason: Reason) -> &'static str {
         Reason::KvCorrupt => "the KV that arrived was not what the prefill worker had sealed",
         Reason::EngineFailed => "the engine of a worker failed",
         Reason::EngineStalled => "the engine of a worker had a step in hand and did not finish it in time",
+        Reason::KvUnproven => "the KV had been read too late to say that prefill's engine still kept it",
+        Reason::EngineWedged => "the engine of a worker answered no canary in time",
+        Reason::EngineRestarted => "the engine of a worker was started anew, and what it held was gone",
+        Reason::EngineError => "the engine of a worker answered with an error",
         Reason::WrongIncarnation => "the worker that was meant had been replaced by another process",
         Reason::SelfPaused => "a node of the room had itself been stopped, and so accuses nobody",
         Reason::Draining => "the worker was shutting down",
@@ -64,6 +68,7 @@ pub(super) const fn timer(reason: Reason) -> Option<&'static str> {
         Reason::LeaseExpired | Reason::LeaseLost => Some("the lease's own time"),
         Reason::MemberLost => Some("the timer of the worker's answer to who it is"),
         Reason::EngineStalled => Some("the timer of the engine's step in hand"),
+        Reason::EngineWedged => Some("the timer of the engine's canaries"),
         Reason::SelfPaused => Some("the grace after the node's own stop"),
         Reason::RouterLost
         | Reason::TransferLost
@@ -71,7 +76,10 @@ pub(super) const fn timer(reason: Reason) -> Option<&'static str> {
         | Reason::Aborted
         | Reason::ClientStalled
         | Reason::KvCorrupt
+        | Reason::KvUnproven
         | Reason::EngineFailed
+        | Reason::EngineRestarted
+        | Reason::EngineError
         | Reason::WrongIncarnation
         | Reason::Draining
         | Reason::InternalError

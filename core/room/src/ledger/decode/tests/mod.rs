@@ -1,6 +1,7 @@
 //! One test per rule of D's ledger: events → effects.
 
 mod faults;
+mod reads;
 mod rules;
 mod sessions;
 

@@ -2,6 +2,7 @@
 
 mod cache;
 mod faults;
+mod reads;
 mod rules;
 mod timers;
 

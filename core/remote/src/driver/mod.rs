@@ -1,0 +1,15 @@
+//! One engine, driven: what its rooms share, and the two legs of a room with all that is promised about them.
+//!
+//! ```text
+//! watcher   looks at the gauges, sends canaries, finds another process: one per engine, run by its owner
+//! vllm      leg 1 with the age of its lease; leg 2 with the proof that it read in time; tickets given back
+//! keeper    ends and restarts its process when the fence says so: one per engine, run by its owner
+//! ```
+
+mod keeper;
+mod vllm;
+mod watcher;
+
+pub use keeper::{Care, Condition, Keeper, Pinned};
+pub use vllm::{Kept, Landed, VllmDriver};
+pub use watcher::{Clock, Open, Probe, Watcher};
