@@ -81,7 +81,10 @@ fn after_ds_commit_nobody_reads_any_more() {
         room: room(1),
         epoch: E1,
     });
-    assert!(back.contains(&Effect::ClosePages { room: room(1) }));
+    assert!(back.contains(&Effect::ClosePages {
+        room: room(1),
+        keep: vec![]
+    }));
     assert_eq!(bench.ledger.gauges(bench.now).pages, PageCounts::all_free(70));
 }
 
@@ -107,7 +110,10 @@ fn a_ticket_that_nobody_will_read_is_given_back_before_its_pages_are() {
         room: room(1),
         epoch: Epoch::TICKET,
     });
-    assert!(back.contains(&Effect::ClosePages { room: room(1) }));
+    assert!(back.contains(&Effect::ClosePages {
+        room: room(1),
+        keep: vec![]
+    }));
     assert_eq!(bench.ledger.gauges(bench.now).pages, PageCounts::all_free(70));
 }
 
