@@ -2,8 +2,8 @@
 //! prompt after the other, 20 µs a token, for twelve clients that ask without a pause. The same numbers on every machine.
 //! `cargo run --release -p innkeeper-room --example policies`.
 //!
-//! Once as workers are: they compute every prompt from its first token. And once as if each kept the pages of its last 1,024
-//! blocks and computed only what it lacks, which no worker does yet.
+//! Once as if nothing were kept: every prompt is computed from its first token. And once as if each worker kept the pages of its last
+//! 1,024 blocks and computed only what it lacks, much as the prefix cache does.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
