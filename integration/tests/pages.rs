@@ -142,6 +142,12 @@ async fn a_deaf_session_keeps_its_pages(cluster: &Cluster, node: &str, peer: fn(
     assert_eq!(within(SOON, "a", asked).await.unwrap().code(), reason);
     let next = cluster.submit(&prompt('b'));
     let room = cluster.wait_phase("queued", SOON).await;
+    // The router has its verdict before the node has heard of it.
+    until(TTL / 4, "its pages are in quarantine", || async {
+        let kept = pages(cluster, node, "quarantined").await;
+        if kept == 13.0 { Ok(()) } else { Err(kept) }
+    })
+    .await;
     // Well before the fence, which would end the process.
     for _ in 0..5 {
         tokio::time::sleep(TTL / 20).await;
