@@ -18,9 +18,11 @@ pub(super) struct Member {
     pub(super) link: bool,
     /// It stands but no Load came for too long.
     pub(super) lost: bool,
-    /// R was stopped and has not yet heard an answer from it that was asked for since: the connection may be one that broke
-    /// meanwhile, with old reports in it that are still to be read.
-    pub(super) unproven: bool,
+    /// Answers to Who that are still to come over this connection.
+    asked: u32,
+    /// R was stopped, and after so many answers it will have heard one that was asked for since: the connection may be one that
+    /// broke meanwhile, with old reports and answers in it that are still to be read. 0: it counts as there.
+    unproven: u32,
     pub(super) load: Option<Load>,
     /// Rooms that it last reported beyond those of this router: other routers', and those that are over here and not yet there.
     pub(super) foreign: usize,
@@ -53,7 +55,8 @@ impl Member {
             info,
             link: false,
             lost: false,
-            unproven: false,
+            asked: 0,
+            unproven: 0,
             load: None,
             foreign: 0,
             heard_at: now,
@@ -69,6 +72,14 @@ impl Member {
         }
     }
 
+    /// The question who it is.
+    fn asks(&mut self) -> Effect {
+        self.asked = self.asked.saturating_add(1);
+        Effect::Who {
+            incarnation: self.info.incarnation,
+        }
+    }
+
     /// Whether it has ever spoken itself.
     const fn was_heard(&self) -> bool {
         self.link || self.load.is_some()
@@ -76,7 +87,7 @@ impl Member {
 
     /// Whether new rooms may be opened at it.
     pub(super) fn usable(&self) -> bool {
-        self.info.serving && self.link && !self.lost && !self.unproven && self.load.is_none_or(|load| load.serving)
+        self.info.serving && self.link && !self.lost && self.unproven == 0 && self.load.is_none_or(|load| load.serving)
     }
 
     /// Rooms at it: those of this router, which are known at every moment, and what its last report has beyond them.
@@ -139,7 +150,8 @@ impl Ledger {
         member.keyless = true;
         if member.who_due.is_none() {
             member.who_due = Some(due);
-            self.push(Effect::Who { incarnation });
+            let asks = member.asks();
+            self.push(asks);
         }
     }
 
@@ -148,7 +160,8 @@ impl Ledger {
             self.replace_member(asked);
         } else if let Some(member) = self.member_mut(asked) {
             member.who_due = None;
-            member.unproven = false;
+            member.asked = member.asked.saturating_sub(1);
+            member.unproven = member.unproven.saturating_sub(1);
             self.pump = true;
         }
     }
@@ -156,21 +169,18 @@ impl Ledger {
     /// R finds that it was stopped: rooms are opened only at workers that answer from now on. One that never does fails
     /// by its reports, or with its connection.
     pub(super) fn prove_members(&mut self) {
-        let mut asked = Vec::new();
-        for (incarnation, member) in &mut self.members {
-            member.unproven = true;
+        for member in self.members.values_mut() {
             if member.link {
-                asked.push(*incarnation);
+                self.out.push(member.asks());
             }
+            member.unproven = member.asked.max(1);
         }
-        self.out
-            .extend(asked.into_iter().map(|incarnation| Effect::Who { incarnation }));
     }
 
     /// The answer may have been lost without its connection: what counts from now on is what always counts.
     pub(super) fn recovered(&mut self) {
         self.recovers_until = None;
-        self.members.values_mut().for_each(|member| member.unproven = false);
+        self.members.values_mut().for_each(|member| member.unproven = 0);
         self.pump = true;
     }
 
@@ -181,14 +191,12 @@ impl Ledger {
         };
         member.link = true;
         member.lost = false;
-        member.unproven = false;
+        // Questions went with the connection before this one.
+        (member.asked, member.unproven) = (0, 0);
         member.heard_at = now;
-        let asked = member.who_due.is_some();
+        let again = member.who_due.is_some().then(|| member.asks());
         self.pump = true;
-        if asked {
-            // The question went with the connection before this one.
-            self.push(Effect::Who { incarnation });
-        }
+        self.out.extend(again);
     }
 
     pub(super) fn node_down(&mut self, incarnation: Incarnation) {

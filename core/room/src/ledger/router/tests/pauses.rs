@@ -250,6 +250,22 @@ fn after_a_stop_rooms_are_opened_only_at_workers_that_have_answered_since() {
     }
 }
 
+/// It was asked before R was stopped, and may have answered long before its connection broke.
+#[test]
+fn an_answer_that_was_asked_for_before_the_stop_proves_nothing() {
+    let mut bench = Bench::pair();
+    bench.on(Event::MemberGone { incarnation: D1 });
+    assert_eq!(wake(&mut bench, 10_000), [P1, D1]);
+    bench.arrive(1);
+    let answer = |asked| Event::WhoAnswered { asked, answered: asked };
+    bench.on(answer(P1));
+    bench.on(answer(D1));
+    assert!(!begins(&bench.pass(300)), "this one may be old");
+    let effects = bench.on(answer(D1));
+    let later = bench.pass(250);
+    assert!(begins(&effects) || begins(&later));
+}
+
 #[test]
 fn a_worker_whose_answer_is_lost_is_used_again_when_the_recovery_is_over() {
     let mut bench = Bench::pair();
