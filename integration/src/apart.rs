@@ -14,7 +14,7 @@ use crate::process::Launch;
 pub const ETCD: &str = "etcd";
 const HTTP: u16 = 8000;
 const CONTROL: u16 = 9000;
-const DATA: u16 = 9100;
+pub(crate) const DATA: u16 = 9100;
 
 impl Cluster {
     /// Starts a cluster with each node in a namespace of its own, at the same ports in each, and waits until it is ready.

@@ -15,6 +15,7 @@
 //! load      many requests: so many at a time, or so many a second
 //! rpc       the same over gRPC
 //! python    the clients of others
+//! tap       what a reader of the network sees
 //! metrics   a scrape, parsed
 //! jaeger    a real Jaeger, and what it says of a trace
 //! oracle    nothing is left behind: the check after every test
@@ -40,6 +41,7 @@ mod python;
 mod questions;
 /// The gRPC service as its clients use it.
 pub mod rpc;
+mod tap;
 mod wait;
 
 pub use apart::{ETCD, skipped};
@@ -54,4 +56,5 @@ pub use oracle::oracle;
 pub use process::{program, signal};
 pub use python::python;
 pub use questions::Room;
+pub use tap::Tap;
 pub use wait::{enough_of, until, verify_everything, within};

@@ -6,7 +6,7 @@ use tokio::process::Command;
 use crate::wait::within;
 
 /// The interpreter that `make test` sets up, with the clients of others in it.
-fn interpreter() -> PathBuf {
+pub(crate) fn interpreter() -> PathBuf {
     let default = Path::new(env!("CARGO_MANIFEST_DIR")).join("../.cache/venv/bin/python");
     let python = std::env::var_os("INNKEEPER_TEST_PYTHON").map_or(default, PathBuf::from);
     assert!(

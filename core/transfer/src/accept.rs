@@ -1,8 +1,11 @@
-//! D's side before a session: connections that have not said hello, and how a hello becomes a session.
+//! D's side before a session: connections that have not said hello (or not finished their TLS handshake), and how a hello becomes
+//! a session.
 
 use std::collections::VecDeque;
+use std::fmt::Display;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::config::Config;
@@ -50,7 +53,7 @@ impl Door {
         self.mute.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes a place among the mute; if there is none, the oldest loses its. An honest peer says hello within a round trip,
+    /// Takes a place among the mute; if there is none, the oldest loses its. An honest peer says hello within a round trip or two,
     /// so under a flood of mute connections it is the flood that is evicted.
     fn enter(self: &Arc<Self>) -> Place {
         let evict = self.stop.child_token();
@@ -76,8 +79,18 @@ impl Door {
         Stats::get(&self.stats.connections_in) >= self.config.max_connections as u64
     }
 
-    /// Runs one connection from its first byte to its end.
-    pub(crate) async fn serve(self: Arc<Self>, link: Link, peer: String) {
+    /// Runs one connection from its first byte to its end. `opening` is what comes before any frame: a TLS handshake, or nothing.
+    /// Handshake and hello together have one deadline, and one place among the mute.
+    pub(crate) async fn serve<E: Display>(
+        self: Arc<Self>,
+        opening: impl Future<Output = Result<Link, E>>,
+        peer: String,
+    ) {
+        let place = self.enter();
+        let by = Instant::now() + self.config.hello_timeout;
+        let Some(link) = place.within(by, opening, &peer).await else {
+            return;
+        };
         let Link {
             read,
             write,
@@ -85,26 +98,12 @@ impl Door {
             open,
         } = link;
         let mut reader = FrameReader::new(read, Arc::clone(&self.stats));
+        let muted = Instant::now();
         self.config.sabotage.let_speak().await;
-        let place = self.enter();
-        let greeted = tokio::select! {
-            biased;
-            () = place.evict.cancelled() => None,
-            greeted = tokio::time::timeout(self.config.hello_timeout, hello(&mut reader)) => greeted.ok(),
+        let Some((header, body)) = place.within(by + muted.elapsed(), hello(&mut reader), &peer).await else {
+            return;
         };
         drop(place);
-        let (header, body) = match greeted {
-            Some(Ok(greeted)) => greeted,
-            Some(Err(error)) => {
-                tracing::debug!(%peer, %error, "a data connection said no hello");
-                Stats::add(&self.stats.refused_connections, 1);
-                return;
-            }
-            None => {
-                Stats::add(&self.stats.refused_connections, 1);
-                return;
-            }
-        };
         let shared = Arc::new(RecvShared::new(self.stop.child_token(), self.config.sabotage.clone()));
         shared.signals.probe.attach(socket);
         let (outbox, events) = Outbox::new();
@@ -136,6 +135,31 @@ struct Place {
     door: Arc<Door>,
     id: u64,
     evict: CancellationToken,
+}
+
+impl Place {
+    /// What comes of it, unless it fails, its time is over, or the place is lost: that is counted.
+    async fn within<T, E: Display>(
+        &self,
+        by: Instant,
+        what: impl Future<Output = Result<T, E>>,
+        peer: &str,
+    ) -> Option<T> {
+        let came = tokio::select! {
+            biased;
+            () = self.evict.cancelled() => None,
+            came = tokio::time::timeout_at(by, what) => came.ok(),
+        };
+        if let Some(Err(error)) = &came {
+            // Strangers cause it as often as they like; the count is what is looked at.
+            tracing::debug!(%peer, %error, "a data connection came to no hello");
+        }
+        let came = came.and_then(Result::ok);
+        if came.is_none() {
+            Stats::add(&self.door.stats.refused_connections, 1);
+        }
+        came
+    }
 }
 
 impl Drop for Place {

@@ -1,5 +1,5 @@
-//! How fast the data plane moves KV, compared with plain TCP sockets in the same run: on a shared machine only the ratio
-//! says something.
+//! How fast the data plane moves KV, with and without TLS, compared with plain TCP sockets in the same run: on a shared machine
+//! only the ratios say something.
 
 use std::fmt;
 use std::io::{self, Read, Write};
@@ -17,6 +17,8 @@ use crate::config::Config;
 use crate::coverage::Coverage;
 use crate::port::{Acceptor, Backend, Dial, Grant, Hello, RecvEvent, RecvSession, SendEvent};
 use crate::tcp::TcpBackend;
+use crate::tls::Tls;
+use crate::tls::throwaway::{NAME, Throwaway};
 
 /// Bytes of one slab, as the engine coalesces them.
 const SLAB: usize = 1 << 20;
@@ -45,6 +47,8 @@ pub struct Report {
     pub raw: Measured,
     /// The data plane: from sealed slabs to a manifest that matches.
     pub data_plane: Measured,
+    /// The same over mutual TLS.
+    pub encrypted: Measured,
 }
 
 impl Report {
@@ -53,6 +57,12 @@ impl Report {
     pub fn ratio(&self) -> f64 {
         self.data_plane.gb_per_second / self.raw.gb_per_second
     }
+
+    /// The speed over TLS as a share of that without.
+    #[must_use]
+    pub fn encrypted_ratio(&self) -> f64 {
+        self.encrypted.gb_per_second / self.data_plane.gb_per_second
+    }
 }
 
 impl fmt::Display for Report {
@@ -60,16 +70,18 @@ impl fmt::Display for Report {
         let line = |m: &Measured| format!("{:.2} GB/s, {:.3} CPU s/GB", m.gb_per_second, m.cpu_seconds_per_gb);
         writeln!(f, "raw TCP     {}", line(&self.raw))?;
         writeln!(f, "data plane  {}", line(&self.data_plane))?;
+        writeln!(f, "with TLS    {}", line(&self.encrypted))?;
         write!(
             f,
-            "ratio       {:.2} ({} MiB over loopback)",
+            "ratio       {:.2}, of TLS to the data plane without it {:.2} ({} MiB each over loopback)",
             self.ratio(),
+            self.encrypted_ratio(),
             self.bytes >> 20
         )
     }
 }
 
-/// Moves at least `bytes` over loopback both ways, in alternating rounds of 128 MiB, and compares. Blocks; call it outside
+/// Moves at least `bytes` over loopback in each way, in alternating rounds of 128 MiB, and compares. Blocks; call it outside
 /// of an async runtime. Takes 256 MiB of memory.
 ///
 /// # Errors
@@ -84,18 +96,23 @@ pub fn compare(bytes: u64) -> io::Result<Report> {
     let from = Arc::new(Pool::filled());
     let into = Arc::new(Pool::empty());
     // Touches every page and warms both ways up.
+    let node = Throwaway::new(NAME).map_err(io::Error::other)?;
+    let tls = Arc::new(node.tls(&node).map_err(io::Error::other)?);
     raw_round(&from, &into)?;
-    runtime.block_on(plane_round(&from, &into, 0))?;
-    let (mut raw, mut plane) = (Cost::default(), Cost::default());
+    runtime.block_on(plane_round(&from, &into, 1, None))?;
+    runtime.block_on(plane_round(&from, &into, 1, Some(&tls)))?;
+    let (mut raw, mut plane, mut encrypted) = (Cost::default(), Cost::default(), Cost::default());
     for round in 1..=rounds {
         raw.time(|| raw_round(&from, &into))?;
-        plane.time(|| runtime.block_on(plane_round(&from, &into, round)))?;
+        plane.time(|| runtime.block_on(plane_round(&from, &into, round, None)))?;
+        encrypted.time(|| runtime.block_on(plane_round(&from, &into, round, Some(&tls))))?;
     }
     let bytes = rounds * room;
     Ok(Report {
         bytes,
         raw: raw.per(bytes),
         data_plane: plane.per(bytes),
+        encrypted: encrypted.per(bytes),
     })
 }
 
@@ -254,7 +271,7 @@ impl Acceptor for Host {
 }
 
 /// One room over the data plane: from the hello to the commit.
-async fn plane_round(from: &Arc<Pool>, into: &Arc<Pool>, round: u64) -> io::Result<()> {
+async fn plane_round(from: &Arc<Pool>, into: &Arc<Pool>, round: u64, tls: Option<&Arc<Tls>>) -> io::Result<()> {
     let moving = async {
         let lens = vec![u32::try_from(SLAB).unwrap_or(0); SLABS];
         let sink: Arc<dyn SlabSink> = Arc::<Pool>::clone(into);
@@ -263,7 +280,7 @@ async fn plane_round(from: &Arc<Pool>, into: &Arc<Pool>, round: u64) -> io::Resu
             coverage: Arc::new(Coverage::new(lens)),
         };
         let (sessions, mut hosted) = mpsc::channel(1);
-        let backend = TcpBackend::new(Config::default());
+        let backend = TcpBackend::new(Config::default()).with_tls(tls.cloned());
         let door = backend
             .listen("127.0.0.1:0", Arc::new(Host { grant, sessions }))
             .await

@@ -12,9 +12,9 @@ pub const MAX_PAYLOAD: usize = 256 * 1024;
 /// The bounds of the data plane. Every time is a deadline of exactly one kind of wait.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// Resolving and connecting together; after it the connection counts as refused.
+    /// Resolving, connecting and the TLS handshake together; after it the connection counts as refused.
     pub connect_timeout: Duration,
-    /// D: from accept to a complete hello, and again from the hello to its answer.
+    /// D: from accept to a complete hello, a TLS handshake included, and again from the hello to its answer.
     pub hello_timeout: Duration,
     /// TCP_USER_TIMEOUT: sent bytes that the peer's kernel does not acknowledge for this long break the connection.
     pub user_timeout: Duration,
@@ -30,7 +30,7 @@ pub struct Config {
     pub window: u64,
     /// P: most bytes per second over all sessions of the backend; `None` is no cap.
     pub rate_cap: Option<u64>,
-    /// D: connections that have not said hello; one more evicts the oldest of them.
+    /// D: connections that have not said hello, or are still in their TLS handshake; one more evicts the oldest of them.
     pub max_pending_hellos: usize,
     /// D: connections altogether; one more is closed at once.
     pub max_connections: usize,

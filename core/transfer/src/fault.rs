@@ -8,13 +8,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, split};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::frame::{HEADER, Header, Kind};
+use crate::tls::Tls;
 
 /// A direction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -316,7 +317,7 @@ impl<'a> Pump<'a> {
         let cut = self.script.cut.filter(|_| self.toward == Toward::Decode);
         let left = cut.map_or(u64::MAX, |(after, _)| after - self.passed.min(after));
         let part = usize::try_from(left).unwrap_or(usize::MAX).min(bytes.len());
-        if to.write_all(bytes.get(..part).unwrap_or(bytes)).await.is_err() {
+        if to.write_all(bytes.get(..part).unwrap_or(bytes)).await.is_err() || to.flush().await.is_err() {
             return Then::Over;
         }
         self.passed += part as u64;
@@ -359,6 +360,14 @@ impl FaultProxy {
     /// # Errors
     /// No port can be bound.
     pub async fn start(target: SocketAddr, faults: Faults) -> std::io::Result<Self> {
+        Self::start_with(target, faults, None).await
+    }
+
+    /// The same between ends that speak TLS: it does so with both of them, as a node, and its faults are still those of frames.
+    ///
+    /// # Errors
+    /// No port can be bound.
+    pub async fn start_with(target: SocketAddr, faults: Faults, tls: Option<Arc<Tls>>) -> std::io::Result<Self> {
         let socket = TcpListener::bind(("127.0.0.1", 0)).await?;
         let local = socket.local_addr()?;
         let stop = CancellationToken::new();
@@ -367,10 +376,12 @@ impl FaultProxy {
         tokio::spawn(async move {
             let passing = async {
                 while let Ok((prefill, _)) = socket.accept().await {
-                    tasks.spawn(
-                        over.clone()
-                            .run_until_cancelled_owned(pass_on(prefill, target, faults.clone())),
-                    );
+                    tasks.spawn(over.clone().run_until_cancelled_owned(pass_on(
+                        prefill,
+                        target,
+                        faults.clone(),
+                        tls.clone(),
+                    )));
                 }
             };
             over.run_until_cancelled(passing).await;
@@ -391,7 +402,7 @@ impl Drop for FaultProxy {
     }
 }
 
-async fn pass_on(prefill: TcpStream, target: SocketAddr, faults: Faults) {
+async fn pass_on(prefill: TcpStream, target: SocketAddr, faults: Faults, tls: Option<Arc<Tls>>) {
     let script = faults.next();
     if script.refuse {
         return;
@@ -399,5 +410,12 @@ async fn pass_on(prefill: TcpStream, target: SocketAddr, faults: Faults) {
     let Ok(decode) = TcpStream::connect(target).await else {
         return;
     };
-    relay(prefill.into_split(), decode.into_split(), script, faults).await;
+    let Some(tls) = tls else {
+        relay(prefill.into_split(), decode.into_split(), script, faults).await;
+        return;
+    };
+    let ends = tokio::try_join!(tls.accept(prefill), tls.connect(decode));
+    if let Ok((prefill, decode)) = ends {
+        relay(split(prefill), split(decode), script, faults).await;
+    }
 }

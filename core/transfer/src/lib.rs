@@ -17,6 +17,7 @@ pub mod port;
 pub mod sabotage;
 pub mod stats;
 pub mod tcp;
+pub mod tls;
 
 mod accept;
 mod bucket;
@@ -33,3 +34,4 @@ pub use port::*;
 pub use sabotage::Sabotage;
 pub use stats::Stats;
 pub use tcp::TcpBackend;
+pub use tls::Tls;

@@ -1,6 +1,7 @@
 //! The in-process backend: the same sessions as over TCP, over pipes in memory, with faults on demand.
 
 use std::collections::HashMap;
+use std::convert::Infallible;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
@@ -180,7 +181,7 @@ impl Wire {
         let open = Open::new(Arc::clone(&entry.door.stats), Side::In);
         entry
             .tasks
-            .spawn(Arc::clone(&entry.door).serve(link(decode, open), format!("mem:{addr}")));
+            .spawn(Arc::clone(&entry.door).serve(opened(link(decode, open)), format!("mem:{addr}")));
         Ok(link(prefill, Open::new(self.stats, Side::Out)))
     }
 }
@@ -193,6 +194,11 @@ fn link(stream: DuplexStream, open: Open) -> Link {
         socket: Weak::new(),
         open,
     }
+}
+
+/// Nothing comes before the first frame.
+fn opened(link: Link) -> impl Future<Output = Result<Link, Infallible>> {
+    std::future::ready(Ok(link))
 }
 
 /// A listening name; dropping it is a shutdown.

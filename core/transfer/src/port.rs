@@ -93,7 +93,7 @@ pub enum SendEvent {
         why: String,
         /// TCP_INFO showed unacknowledged bytes.
         unacked: bool,
-        /// It was never established.
+        /// It was never established, or the peer does not let us in.
         refused: bool,
     },
     /// The source could not be read: the permit was taken back.

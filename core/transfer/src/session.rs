@@ -15,6 +15,7 @@ use tokio_util::sync::CancellationToken;
 use crate::frame::{Body, FrameReader, ReadError};
 use crate::link::{Probe, ReadHalf, WriteHalf, is_timeout};
 use crate::stats::Stats;
+use crate::tls::refusal;
 
 /// What a handle and its task share, whichever side it is.
 #[derive(Debug)]
@@ -73,6 +74,8 @@ pub(crate) enum WriteEnd {
 pub(crate) struct Broken {
     pub(crate) why: String,
     pub(crate) timed_out: bool,
+    /// It never stood: the peer does not let us in.
+    pub(crate) refused: bool,
 }
 
 impl Broken {
@@ -80,13 +83,20 @@ impl Broken {
         Self {
             why: why.into(),
             timed_out: false,
+            refused: false,
         }
     }
 
     fn io(error: &io::Error) -> Self {
-        Self {
-            why: format!("the data connection broke: {error}"),
-            timed_out: is_timeout(error),
+        match refusal(error) {
+            Some(refusal) => Self {
+                refused: true,
+                ..Self::new(refusal.to_string())
+            },
+            None => Self {
+                timed_out: is_timeout(error),
+                ..Self::new(format!("the data connection broke: {error}"))
+            },
         }
     }
 }
@@ -95,6 +105,10 @@ impl From<ReadError> for Broken {
     fn from(error: ReadError) -> Self {
         match &error {
             ReadError::Io(io) => Self::io(io),
+            ReadError::Tls => Self {
+                refused: true,
+                ..Self::new(error.to_string())
+            },
             ReadError::Cut | ReadError::Bad(_) | ReadError::Fenced | ReadError::Refused(_) => {
                 Self::new(error.to_string())
             }
@@ -163,6 +177,8 @@ pub(crate) async fn converse<E>(
         FirstEnd::Write(WriteEnd::Broken(why)) => Ending::Broken(Broken::new(why)),
         FirstEnd::Write(WriteEnd::Io(error)) => match tokio::time::timeout(grace, reading).await {
             Ok(ReadEnd::LastWord(event)) => Ending::Peer(event),
+            // What the peer said of it tells more than that it closed.
+            Ok(ReadEnd::Broken(broken)) if broken.refused => Ending::Broken(broken),
             Ok(ReadEnd::Broken(_)) | Err(_) => Ending::Broken(Broken::io(&error)),
         },
     }
@@ -209,6 +225,8 @@ impl FrameWriter {
     /// Writes a whole frame.
     pub(crate) async fn raw(&mut self, frame: &[u8]) -> io::Result<()> {
         self.io.write_all(frame).await?;
+        // What was encrypted and did not fit into the kernel would else wait for the next frame.
+        self.io.flush().await?;
         Stats::add(&self.stats.bytes_out, frame.len() as u64);
         Ok(())
     }

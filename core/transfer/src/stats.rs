@@ -14,7 +14,7 @@ pub struct Stats {
     pub fenced_frames: AtomicU64,
     /// Frames that could not be read or were not allowed where they came.
     pub bad_frames: AtomicU64,
-    /// Connections closed before their hello: too slow, evicted by newer ones, or one too many.
+    /// Connections closed before their hello: too slow, evicted by newer ones, one too many, or without TLS where there must be.
     pub refused_connections: AtomicU64,
     /// Bytes read from connections, headers included.
     pub bytes_in: AtomicU64,

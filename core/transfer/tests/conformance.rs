@@ -35,7 +35,7 @@ fn evidence() -> Evidence {
 
 #[tokio::test]
 async fn a_transfer_ends_complete_with_exact_bytes() {
-    for kind in BOTH {
+    for kind in ALL {
         let mut world = World::new(kind).await;
         let room = Room::new(&LENS);
         room.finish(&mut world, 1).await;
@@ -46,7 +46,7 @@ async fn a_transfer_ends_complete_with_exact_bytes() {
 
 #[tokio::test]
 async fn rooms_without_slabs_and_with_one_complete() {
-    for kind in BOTH {
+    for kind in ALL {
         for lens in [vec![], vec![1], vec![4, 0, 4]] {
             let mut world = World::new(kind).await;
             Room::new(&lens).finish(&mut world, 1).await;
@@ -83,7 +83,7 @@ async fn until_committed(p: &mut Dialed) {
 
 #[tokio::test]
 async fn the_hello_arrives_as_it_was_said_and_wait_may_be_followed_by_ready() {
-    for kind in BOTH {
+    for kind in ALL {
         let mut world = World::new(kind).await;
         let room = Room::new(&LENS);
         let mut p = world.dial(3, &room.source);
@@ -109,7 +109,7 @@ async fn the_hello_arrives_as_it_was_said_and_wait_may_be_followed_by_ready() {
 
 #[tokio::test]
 async fn counters_reach_both_ends() {
-    for kind in BOTH {
+    for kind in ALL {
         let mut world = World::new(kind).await;
         let room = Room::new(&LENS);
         let mut p = world.dial(1, &room.source);
@@ -140,7 +140,7 @@ async fn counters_reach_both_ends() {
 
 #[tokio::test]
 async fn the_next_epoch_sends_only_what_is_lacking() {
-    for kind in BOTH {
+    for kind in ALL {
         let mut world = World::new(kind).await;
         let room = Room::new(&[200_000; 10]);
         let mut p = world.dial(1, &room.source);
@@ -168,7 +168,7 @@ async fn the_next_epoch_sends_only_what_is_lacking() {
 #[tokio::test]
 async fn cut_anywhere_and_resumed_the_bytes_are_exact() {
     let whole = 980_000;
-    for kind in BOTH {
+    for kind in ALL {
         for (step, seen_by) in (0..14).zip([SeenBy::Both, SeenBy::Prefill].into_iter().cycle()) {
             let mut world = World::new(kind).await;
             let room = Room::new(&LENS);
@@ -194,7 +194,7 @@ async fn cut_anywhere_and_resumed_the_bytes_are_exact() {
 
 #[tokio::test]
 async fn a_cut_that_only_d_sees_leaves_p_to_its_owner() {
-    for kind in BOTH {
+    for kind in ALL {
         let mut world = World::new(kind).await;
         let room = Room::new(&[1_000_000; 8]);
         world.faults.push(Script::cut(500_000, SeenBy::Decode));
@@ -217,7 +217,7 @@ async fn a_cut_that_only_d_sees_leaves_p_to_its_owner() {
 
 #[tokio::test]
 async fn a_flipped_byte_breaks_the_connection_and_completes_nothing() {
-    for kind in BOTH {
+    for kind in ALL {
         for (frame, byte) in [(2, 10_000), (2, 25), (3, 30), (4, 17), (7, 50)] {
             let mut world = World::new(kind).await;
             let room = Room::new(&LENS);
@@ -246,7 +246,7 @@ async fn a_flipped_byte_breaks_the_connection_and_completes_nothing() {
 
 #[tokio::test]
 async fn a_source_that_changed_after_the_seal_is_corrupt() {
-    for kind in BOTH {
+    for kind in ALL {
         let mut world = World::new(kind).await;
         let room = Room::new(&LENS);
         room.source.lie.store(true, Ordering::SeqCst);
@@ -266,7 +266,7 @@ async fn a_source_that_changed_after_the_seal_is_corrupt() {
 
 #[tokio::test]
 async fn a_manifest_of_other_slabs_is_corrupt() {
-    for kind in BOTH {
+    for kind in ALL {
         for change in 0..3 {
             let mut world = World::new(kind).await;
             let room = Room::new(&LENS);
@@ -290,7 +290,7 @@ async fn a_manifest_of_other_slabs_is_corrupt() {
 
 #[tokio::test]
 async fn lost_repeated_and_swapped_frames_never_make_wrong_bytes() {
-    for kind in BOTH {
+    for kind in ALL {
         for fault in [
             Fault::Drop,
             Fault::Duplicate,
@@ -330,7 +330,7 @@ async fn lost_repeated_and_swapped_frames_never_make_wrong_bytes() {
 
 #[tokio::test]
 async fn nothing_is_verified_behind_a_stalled_network_and_kill_is_prompt() {
-    for kind in BOTH {
+    for kind in ALL {
         let mut world = World::new(kind).await;
         let room = Room::new(&[1_000_000; 8]);
         world
@@ -355,7 +355,7 @@ async fn nothing_is_verified_behind_a_stalled_network_and_kill_is_prompt() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_byte_is_written_after_quiesced() {
-    for kind in BOTH {
+    for kind in ALL {
         for round in 0..10 {
             let mut world = World::new(kind).await;
             let room = Room::new(&[1_000_000; 24]);
@@ -378,7 +378,7 @@ async fn no_byte_is_written_after_quiesced() {
 
 #[tokio::test]
 async fn a_permit_taken_back_stops_the_writes() {
-    for kind in BOTH {
+    for kind in ALL {
         let mut world = World::new(kind).await;
         let room = Room::new(&LENS);
         room.pages.closed.store(true, Ordering::SeqCst);
@@ -408,7 +408,7 @@ async fn a_permit_taken_back_stops_the_writes() {
 
 #[tokio::test]
 async fn a_source_taken_back_still_lets_the_last_word_out() {
-    for kind in BOTH {
+    for kind in ALL {
         let mut world = World::new(kind).await;
         let room = Room::new(&LENS);
         room.source.closed.store(true, Ordering::SeqCst);
@@ -434,7 +434,7 @@ async fn last_replies_are_terminal() {
         HelloReply::Committed,
         HelloReply::Ended(Reason::Aborted),
     ];
-    for kind in BOTH {
+    for kind in ALL {
         for reply in replies {
             let mut world = World::new(kind).await;
             let room = Room::new(&LENS);
@@ -452,7 +452,7 @@ async fn last_replies_are_terminal() {
 
 #[tokio::test]
 async fn last_words_arrive_although_p_still_sends() {
-    for kind in BOTH {
+    for kind in ALL {
         let mut world = World::new(kind).await;
         let room = Room::new(&[4_000_000; 8]);
         let mut p = world.dial(1, &room.source);
@@ -479,7 +479,7 @@ async fn last_words_arrive_although_p_still_sends() {
 
 #[tokio::test]
 async fn p_fails_in_words_with_bytes_in_flight() {
-    for kind in BOTH {
+    for kind in ALL {
         let mut world = World::new(kind).await;
         let room = Room::new(&[4_000_000; 8]);
         let mut p = world.dial(1, &room.source);
@@ -499,7 +499,7 @@ async fn p_fails_in_words_with_bytes_in_flight() {
 
 #[tokio::test]
 async fn a_last_word_that_nobody_takes_is_given_up_after_the_grace() {
-    for kind in BOTH {
+    for kind in ALL {
         let mut world = World::new(kind).await;
         let room = Room::new(&[4_000_000; 16]);
         let mut p = world.dial(1, &room.source);
@@ -514,7 +514,7 @@ async fn a_last_word_that_nobody_takes_is_given_up_after_the_grace() {
 
 #[tokio::test]
 async fn a_refused_connection_is_told_as_refused() {
-    for kind in BOTH {
+    for kind in ALL {
         let world = World::new(kind).await;
         world.listener.shutdown();
         let nobody = std::net::TcpListener::bind("127.0.0.1:0")
@@ -531,7 +531,7 @@ async fn a_refused_connection_is_told_as_refused() {
 
 #[tokio::test]
 async fn a_mute_peer_is_left_to_the_owner_and_kill_works() {
-    for kind in BOTH {
+    for kind in ALL {
         let world = World::new(kind).await;
         let room = Room::new(&LENS);
         world.faults.shut(true);
@@ -545,7 +545,7 @@ async fn a_mute_peer_is_left_to_the_owner_and_kill_works() {
 
 #[tokio::test]
 async fn an_owner_that_never_answers_costs_the_connection() {
-    for kind in BOTH {
+    for kind in ALL {
         let d_config = Config {
             hello_timeout: Duration::from_millis(100),
             ..config()
@@ -562,7 +562,7 @@ async fn an_owner_that_never_answers_costs_the_connection() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn twenty_sessions_at_once() {
-    for kind in BOTH {
+    for kind in ALL {
         let mut world = World::new(kind).await;
         let rooms: Vec<Room> = (0..20).map(|at| Room::new(&[100_000 + at, 300_000, 5])).collect();
         let mut dialed: Vec<Dialed> = rooms
@@ -592,7 +592,7 @@ async fn twenty_sessions_at_once() {
 
 #[tokio::test]
 async fn a_small_cap_is_kept_and_progress_stays_smooth() {
-    for kind in BOTH {
+    for kind in ALL {
         let capped = Config {
             rate_cap: Some(400_000),
             ..config()
@@ -621,7 +621,7 @@ async fn a_small_cap_is_kept_and_progress_stays_smooth() {
 
 #[tokio::test]
 async fn the_window_bounds_what_is_handed_over() {
-    for kind in BOTH {
+    for kind in ALL {
         let narrow = Config {
             window: 300_000,
             ..config()
@@ -649,7 +649,7 @@ async fn the_window_bounds_what_is_handed_over() {
 
 #[tokio::test]
 async fn a_listener_that_shuts_down_destroys_its_sessions() {
-    for kind in BOTH {
+    for kind in ALL {
         let mut world = World::new(kind).await;
         let room = Room::new(&LENS);
         let mut p = world.dial(1, &room.source);

@@ -15,7 +15,7 @@ const SOON: Duration = Duration::from_secs(20);
 /// How HTTP/2 begins: the preface, and an empty frame of settings.
 const HTTP2: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\x00\x00\x00";
 
-fn tls(shown: &Issued, trusted: &Path) -> ClientTls {
+pub(crate) fn tls(shown: &Issued, trusted: &Path) -> ClientTls {
     let (certificate, key) = shown.read();
     ClientTls::node(&certificate, &key, &std::fs::read(trusted).unwrap()).unwrap()
 }
@@ -90,7 +90,7 @@ async fn a_killed_worker_is_seen_through_tls_as_without() {
     oracle(&cluster).await;
 }
 
-fn with_certificates(options: Options, node: &Issued, pki: &Pki) -> Options {
+pub(crate) fn with_certificates(options: Options, node: &Issued, pki: &Pki) -> Options {
     options
         .flag("node-cert", node.certificate.display())
         .flag("node-key", node.key.display())

@@ -8,6 +8,7 @@ use innkeeper_node::clock::Clock;
 use innkeeper_node::config::NodeConfig;
 use innkeeper_node::host::{Running, StartError, WorkerKind, WorkerWiring, start_worker};
 use innkeeper_node::random;
+use innkeeper_node::security::Security;
 use innkeeper_room::Role;
 use innkeeper_room::ledger::decode::{Config, Ledger};
 use innkeeper_transfer::{Acceptor, Backend, Config as TransferConfig, Listener, Stats, TcpBackend};
@@ -19,17 +20,19 @@ use innkeeper_transfer::{Acceptor, Backend, Config as TransferConfig, Listener, 
 pub async fn start(wiring: WorkerWiring) -> Result<Running, StartError> {
     // Rooms get secrets from the OS; that it gives none must be seen now, and not by the first room.
     random::bits()?;
+    let security = Security::open(&wiring.ground.config.run.security, Role::Decode)?;
     let backend = TcpBackend::new(TransferConfig {
         sabotage: wiring.ground.faults.sabotage(),
         ..TransferConfig::from(&wiring.ground.config.settings)
-    });
+    })
+    .with_tls(security.data.clone());
     let kind = DecodeKind {
         backend: Arc::new(backend),
         doorman: Doorman::new(wiring.ground.incarnation),
         listener: None,
         bell: None,
     };
-    start_worker(kind, wiring).await
+    start_worker(kind, security, wiring).await
 }
 
 struct DecodeKind {

@@ -7,6 +7,7 @@ use innkeeper_actors::worker::node::WorkerNode;
 use innkeeper_node::clock::Clock;
 use innkeeper_node::config::NodeConfig;
 use innkeeper_node::host::{Running, StartError, WorkerKind, WorkerWiring, start_worker};
+use innkeeper_node::security::Security;
 use innkeeper_room::Role;
 use innkeeper_room::ledger::prefill::{Config, Ledger};
 use innkeeper_transfer::{Backend, Config as TransferConfig, Stats, TcpBackend};
@@ -16,14 +17,17 @@ use innkeeper_transfer::{Backend, Config as TransferConfig, Stats, TcpBackend};
 /// # Errors
 /// [`StartError`] says what could not be had.
 pub async fn start(wiring: WorkerWiring) -> Result<Running, StartError> {
+    let security = Security::open(&wiring.ground.config.run.security, Role::Prefill)?;
     let backend = TcpBackend::new(TransferConfig {
         sabotage: wiring.ground.faults.sabotage(),
         ..TransferConfig::from(&wiring.ground.config.settings)
-    });
+    })
+    .with_tls(security.data.clone());
     start_worker(
         PrefillKind {
             backend: Arc::new(backend),
         },
+        security,
         wiring,
     )
     .await

@@ -7,6 +7,7 @@ use tokio::io::{AsyncRead, AsyncReadExt};
 
 use super::{FrameError, HEADER, Header, check_payload};
 use crate::stats::Stats;
+use crate::tls::is_tls;
 
 /// Why no frame came.
 #[derive(Debug, thiserror::Error)]
@@ -20,6 +21,12 @@ pub(crate) enum ReadError {
     /// The bytes are no frame.
     #[error("{0}")]
     Bad(#[from] FrameError),
+    /// The bytes are those of TLS.
+    #[error(
+        "the peer speaks TLS on the data plane and this node does not: give all nodes --node-cert, --node-key and --node-ca, or none \
+         of them"
+    )]
+    Tls,
     /// A frame of another room or epoch.
     #[error("a frame of another room or epoch")]
     Fenced,
@@ -63,7 +70,7 @@ impl<R: AsyncRead + Unpin> FrameReader<R> {
         let result = self.fetch(gate).await;
         if let Err(error) = &result {
             match error {
-                ReadError::Bad(_) | ReadError::Refused(_) => Stats::add(&self.stats.bad_frames, 1),
+                ReadError::Bad(_) | ReadError::Tls | ReadError::Refused(_) => Stats::add(&self.stats.bad_frames, 1),
                 ReadError::Fenced => Stats::add(&self.stats.fenced_frames, 1),
                 ReadError::Io(_) | ReadError::Cut => {}
             }
@@ -82,13 +89,16 @@ impl<R: AsyncRead + Unpin> FrameReader<R> {
     ) -> Result<Option<Header>, ReadError> {
         self.start += std::mem::take(&mut self.handed);
         if !self.fill(HEADER).await? {
-            return if self.start == self.end {
-                Ok(None)
-            } else {
-                Err(ReadError::Cut)
+            return match self.buf.get(self.start..self.end) {
+                None | Some([]) => Ok(None),
+                Some(bytes) if is_tls(bytes) => Err(ReadError::Tls),
+                Some(_) => Err(ReadError::Cut),
             };
         }
         let head = self.head()?;
+        if is_tls(&head) {
+            return Err(ReadError::Tls);
+        }
         let header = Header::decode(&head)?;
         gate(&header)?;
         let whole = HEADER + header.length as usize;

@@ -122,7 +122,10 @@ impl Connection {
         Self {
             write,
             said,
-            serving: tokio::spawn(door.serve(link, "fuzz".to_owned())),
+            serving: tokio::spawn(door.serve(
+                std::future::ready(Ok::<_, std::convert::Infallible>(link)),
+                "fuzz".to_owned(),
+            )),
             hosted,
             stats,
             sent: Vec::new(),

@@ -109,14 +109,14 @@ impl SendTask {
                 part_in_peace(&mut reader, &mut writer, grace).await;
             }
             Ending::Own => part_in_peace(&mut reader, &mut writer, grace).await,
-            Ending::Broken(Broken { why, timed_out }) => {
+            Ending::Broken(Broken {
+                why,
+                timed_out,
+                refused,
+            }) => {
                 let unacked = probe.broke(timed_out);
                 probe.reset();
-                self.outbox.edge(SendEvent::Broken {
-                    why,
-                    unacked,
-                    refused: false,
-                });
+                self.outbox.edge(SendEvent::Broken { why, unacked, refused });
             }
             Ending::Silent => probe.reset(),
         }

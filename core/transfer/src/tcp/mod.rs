@@ -1,30 +1,28 @@
-//! The default backend: framed TCP.
+//! The default backend: framed TCP, over mutual TLS where there are certificates.
 
 mod half;
 pub(crate) mod info;
+mod open;
 
-use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use innkeeper_room::SlabSource;
-use socket2::{SockRef, TcpKeepalive};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
 
-use self::half::Half;
 use crate::accept::Door;
 use crate::bucket::Bucket;
 use crate::config::Config;
-use crate::link::Link;
 use crate::outbox::Outbox;
 use crate::port::{Acceptor, Backend, Dial, ListenError, Listener, SendEvent, SendSession};
 use crate::send::{SendShared, SendTask};
 use crate::stats::{Open, Side, Stats};
+use crate::tls::Tls;
 
 /// After a failed accept (out of descriptors, most likely): long enough not to spin, short enough not to be noticed.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
@@ -35,21 +33,30 @@ pub struct TcpBackend {
     config: Arc<Config>,
     stats: Arc<Stats>,
     bucket: Option<Arc<Bucket>>,
+    tls: Option<Arc<Tls>>,
     tasks: TaskTracker,
     stop: DropGuard,
 }
 
 impl TcpBackend {
-    /// A backend with these bounds.
+    /// A backend with these bounds, without TLS.
     #[must_use]
     pub fn new(config: Config) -> Self {
         Self {
             bucket: config.rate_cap.map(|cap| Arc::new(Bucket::new(cap))),
             config: Arc::new(config),
             stats: Arc::default(),
+            tls: None,
             tasks: TaskTracker::new(),
             stop: CancellationToken::new().drop_guard(),
         }
+    }
+
+    /// The same over TLS, if there is one to be spoken: then nothing else is, in either direction.
+    #[must_use]
+    pub fn with_tls(mut self, tls: Option<Arc<Tls>>) -> Self {
+        self.tls = tls;
+        self
     }
 }
 
@@ -61,11 +68,13 @@ impl Backend for TcpBackend {
             self.config.sabotage.clone(),
         ));
         let (outbox, events) = Outbox::new();
-        let connect = Box::pin(connect(
+        let connect = open::connect(
             dial.addr.clone(),
             Arc::clone(&self.config),
-            Arc::clone(&self.stats),
-        ));
+            Open::new(Arc::clone(&self.stats), Side::Out),
+            self.tls.clone(),
+        );
+        let connect = Box::pin(async move { connect.await.map_err(|error| error.to_string()) });
         let task = SendTask {
             dial,
             source,
@@ -93,7 +102,8 @@ impl Backend for TcpBackend {
             Arc::clone(&self.stats),
             stop.clone(),
         );
-        self.tasks.spawn(accept_all(socket, door, self.tasks.clone()));
+        self.tasks
+            .spawn(accept_all(socket, door, self.tls.clone(), self.tasks.clone()));
         Ok(Box::new(TcpDoor {
             local,
             stop: stop.drop_guard(),
@@ -121,7 +131,7 @@ impl Listener for TcpDoor {
     }
 }
 
-async fn accept_all(socket: TcpListener, door: Arc<Door>, tasks: TaskTracker) {
+async fn accept_all(socket: TcpListener, door: Arc<Door>, tls: Option<Arc<Tls>>, tasks: TaskTracker) {
     loop {
         let accepted = tokio::select! {
             biased;
@@ -130,53 +140,15 @@ async fn accept_all(socket: TcpListener, door: Arc<Door>, tasks: TaskTracker) {
         };
         match accepted {
             Ok(_) if door.full() => Stats::add(&door.stats.refused_connections, 1),
-            Ok((stream, peer)) => match link(stream, &door.config, Open::new(Arc::clone(&door.stats), Side::In)) {
-                Ok(link) => {
-                    tasks.spawn(Arc::clone(&door).serve(link, peer.to_string()));
-                }
-                Err(error) => tracing::debug!(%peer, %error, "a data connection was gone at once"),
-            },
+            Ok((stream, peer)) => {
+                let open = Open::new(Arc::clone(&door.stats), Side::In);
+                let opening = open::accept(stream, Arc::clone(&door.config), open, tls.clone());
+                tasks.spawn(Arc::clone(&door).serve(opening, peer.to_string()));
+            }
             Err(error) => {
                 tracing::warn!(%error, "accepting data connections fails; trying again");
                 tokio::time::sleep(ACCEPT_PAUSE).await;
             }
         }
     }
-}
-
-async fn connect(addr: String, config: Arc<Config>, stats: Arc<Stats>) -> Result<Link, String> {
-    let open = Open::new(stats, Side::Out);
-    // Covers resolving and connecting: a peer's network that swallows everything answers neither.
-    let connecting = tokio::time::timeout(config.connect_timeout, TcpStream::connect(&addr));
-    let stream = match connecting.await {
-        Ok(Ok(stream)) => stream,
-        Ok(Err(error)) => return Err(format!("{addr} cannot be reached: {error}")),
-        Err(_) => return Err(format!("{addr} did not answer within {:?}", config.connect_timeout)),
-    };
-    link(stream, &config, open).map_err(|error| format!("the connection to {addr} was gone at once: {error}"))
-}
-
-/// Sets a connection's options and splits it.
-fn link(stream: TcpStream, config: &Config, open: Open) -> io::Result<Link> {
-    let socket = SockRef::from(&stream);
-    socket.set_tcp_nodelay(true)?;
-    socket.set_tcp_user_timeout(Some(config.user_timeout))?;
-    socket.set_tcp_keepalive(
-        &TcpKeepalive::new()
-            .with_time(config.keepalive_idle)
-            .with_interval(config.keepalive_interval)
-            .with_retries(config.keepalive_probes),
-    )?;
-    if let Some(bytes) = config.sndbuf {
-        socket.set_send_buffer_size(bytes)?;
-    }
-    let stream = Arc::new(stream);
-    let socket = Arc::downgrade(&stream);
-    let half = |stream| Box::new(Half::new(stream, config.sabotage.clone()));
-    Ok(Link {
-        read: half(Arc::clone(&stream)),
-        write: half(stream),
-        socket,
-        open,
-    })
 }

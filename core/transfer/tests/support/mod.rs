@@ -10,9 +10,10 @@ use innkeeper_room::{
 };
 use innkeeper_transfer::fault::{FaultProxy, Faults};
 use innkeeper_transfer::mem::MemNetwork;
+use innkeeper_transfer::tls::throwaway::{NAME, Throwaway};
 use innkeeper_transfer::{
     Acceptor, Backend, Config, Coverage, Dial, Grant, Hello, Listener, MemBackend, RecvEvent, RecvSession, SendEvent,
-    SendSession, TcpBackend,
+    SendSession, TcpBackend, Tls,
 };
 use tokio::sync::mpsc;
 
@@ -41,9 +42,17 @@ pub async fn until(what: &str, holds: impl Fn() -> bool) {
 pub enum Kind {
     Mem,
     Tcp,
+    /// TCP with mutual TLS.
+    Tls,
 }
 
-pub const BOTH: [Kind; 2] = [Kind::Mem, Kind::Tcp];
+pub const ALL: [Kind; 3] = [Kind::Mem, Kind::Tcp, Kind::Tls];
+
+/// TLS of a node that trusts itself.
+pub fn node_tls() -> Arc<Tls> {
+    let node = Throwaway::new(NAME).unwrap();
+    Arc::new(node.tls(&node).unwrap())
+}
 
 /// Short times, so that what is waited for comes soon.
 pub fn config() -> Config {
@@ -276,8 +285,15 @@ impl World {
     }
 
     pub async fn with(kind: Kind, p_config: Config, d_config: Config) -> Self {
+        let tls = (kind == Kind::Tls).then(node_tls);
+        Self::over(kind, p_config, d_config, [tls.clone(), tls]).await
+    }
+
+    /// With the TLS of P, which is also that of the network between, and that of D.
+    pub async fn over(kind: Kind, p_config: Config, d_config: Config, tls: [Option<Arc<Tls>>; 2]) -> Self {
         let (sessions, hosted) = mpsc::unbounded_channel();
         let host = Arc::new(Host { sessions });
+        let [p_tls, d_tls] = tls;
         let (p, d, faults): (Arc<dyn Backend>, Arc<dyn Backend>, Faults) = match kind {
             Kind::Mem => {
                 let network = MemNetwork::default();
@@ -285,9 +301,9 @@ impl World {
                 let faults = p.faults();
                 (Arc::new(p), Arc::new(MemBackend::new(d_config, network)), faults)
             }
-            Kind::Tcp => (
-                Arc::new(TcpBackend::new(p_config)),
-                Arc::new(TcpBackend::new(d_config)),
+            Kind::Tcp | Kind::Tls => (
+                Arc::new(TcpBackend::new(p_config).with_tls(p_tls.clone())),
+                Arc::new(TcpBackend::new(d_config).with_tls(d_tls)),
                 Faults::default(),
             ),
         };
@@ -295,7 +311,10 @@ impl World {
         let direct = listener.local_addr().to_string();
         let proxy = match kind {
             Kind::Mem => None,
-            Kind::Tcp => Some(FaultProxy::start(listener.local_addr(), faults.clone()).await.unwrap()),
+            Kind::Tcp | Kind::Tls => {
+                let proxy = FaultProxy::start_with(listener.local_addr(), faults.clone(), p_tls);
+                Some(proxy.await.unwrap())
+            }
         };
         let addr = proxy
             .as_ref()
@@ -328,6 +347,11 @@ impl World {
 
     pub fn dial(&self, epoch: u32, source: &Arc<Source>) -> Dialed {
         self.dial_at(&self.addr, 7, epoch, source)
+    }
+
+    /// Whether nobody's hello came through.
+    pub fn no_hello(&mut self) -> bool {
+        self.hosted.try_recv().is_err()
     }
 
     pub async fn host(&mut self) -> Hosted {

@@ -29,15 +29,15 @@ pub struct SecurityArgs {
     /// PEM file of its private key. [default: none]
     #[arg(long, value_name = "FILE")]
     pub tls_key: Option<PathBuf>,
-    /// PEM file of this node's certificate on the control plane; it must have the DNS name `innkeeper-node`. Read again when it
-    /// changes. [default: none, no TLS between nodes]
+    /// PEM file of this node's certificate on the control plane and the data plane; it must have the DNS name `innkeeper-node`. All
+    /// nodes need one, or none. Read again when it changes. [default: none, no TLS between nodes]
     #[arg(long, value_name = "FILE")]
     pub node_cert: Option<PathBuf>,
     /// PEM file of its private key. [default: none]
     #[arg(long, value_name = "FILE")]
     pub node_key: Option<PathBuf>,
-    /// PEM file of the CA that signs the certificates of nodes: whoever has none of it is refused at the control plane. [default:
-    /// none]
+    /// PEM file of the CA that signs the certificates of nodes: whoever has none of it is refused at the control plane and the data
+    /// plane. [default: none]
     #[arg(long, value_name = "FILE")]
     pub node_ca: Option<PathBuf>,
     /// Most HTTP connections at once; one more is closed at once. [default: 4096]

@@ -68,16 +68,16 @@ pub struct WorkerWiring {
     pub tasks: Tasks,
 }
 
-/// Starts a worker.
+/// Starts a worker, whose doors are locked with `security`; so is its data plane, which it brings along.
 ///
 /// # Errors
 /// [`StartError`] says what could not be had.
 pub async fn start_worker<K: WorkerKind + Sync + 'static>(
     mut kind: K,
+    security: Security,
     wiring: WorkerWiring,
 ) -> Result<Running, StartError> {
     let config = wiring.ground.config.clone();
-    let security = Security::open(&config.run.security, K::ROLE)?;
     let (http, http_addr) = listen("http", config.http, config.run.security.http_connections as usize).await?;
     let http = http.with_patience(config.run.security.head_timeout);
     let (control, control_addr) = listen("control", config.control, CONTROL_CONNECTIONS).await?;

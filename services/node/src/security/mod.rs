@@ -17,6 +17,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use innkeeper_room::Role;
+use innkeeper_transfer::Tls;
 
 pub use keys::{KeyError, Keyring, Keys, KnownBy, key_line, new_key, tenant_number};
 pub use tls::{ClientTls, NODE_NAME, Protocol, ServerTls, TlsError};
@@ -40,6 +41,23 @@ pub enum SecurityError {
     Node(String),
 }
 
+/// What the files of a node's certificate are good for, read together.
+struct Read {
+    server: ServerTls,
+    client: ClientTls,
+    data: (rustls::ClientConfig, rustls::ServerConfig),
+}
+
+impl Read {
+    fn of(contents: &[Vec<u8>]) -> Result<Self, TlsError> {
+        Ok(Self {
+            server: ServerTls::node(&contents[0], &contents[1], &contents[2])?,
+            client: ClientTls::node(&contents[0], &contents[1], &contents[2])?,
+            data: tls::data(&contents[0], &contents[1], &contents[2])?,
+        })
+    }
+}
+
 /// What a node's doors are locked with.
 #[derive(Clone, Default)]
 pub struct Security {
@@ -51,6 +69,8 @@ pub struct Security {
     pub control: Option<Arc<ServerTls>>,
     /// Other nodes are shown this certificate.
     pub links: Option<Arc<ClientTls>>,
+    /// Both, where KV travels between workers.
+    pub data: Option<Arc<Tls>>,
     /// What is read again when it changes.
     followed: Vec<(Files, Apply)>,
 }
@@ -122,23 +142,21 @@ impl Security {
         };
         let (files, contents) =
             Files::open("node_tls", [&pair.certificate, &pair.key, ca].into_iter()).map_err(SecurityError::Node)?;
-        let both = |contents: &[Vec<u8>]| -> Result<(ServerTls, ClientTls), String> {
-            let server = ServerTls::node(&contents[0], &contents[1], &contents[2]);
-            let client = ClientTls::node(&contents[0], &contents[1], &contents[2]);
-            Ok((
-                server.map_err(|error| error.to_string())?,
-                client.map_err(|error| error.to_string())?,
-            ))
-        };
-        let (server, client) = both(&contents).map_err(SecurityError::Node)?;
-        let (server, client) = (Arc::new(server), Arc::new(client));
+        let read = |contents: &[Vec<u8>]| Read::of(contents).map_err(|error| error.to_string());
+        let node_name = tls::node_name().map_err(|error| SecurityError::Node(error.to_string()))?;
+        let now = read(&contents).map_err(SecurityError::Node)?;
+        let (client, server) = now.data;
+        let data = Arc::new(Tls::new(client, server, node_name));
+        let (server, client) = (Arc::new(now.server), Arc::new(now.client));
         (self.control, self.links) = (Some(Arc::clone(&server)), Some(Arc::clone(&client)));
+        self.data = Some(Arc::clone(&data));
         self.followed.push((
             files,
             Arc::new(move |contents| {
-                let (fresh_server, fresh_client) = both(contents)?;
-                server.replace(&fresh_server);
-                client.replace(&fresh_client);
+                let fresh = read(contents)?;
+                server.replace(&fresh.server);
+                client.replace(&fresh.client);
+                data.replace(fresh.data.0, fresh.data.1);
                 Ok(())
             }),
         ));

@@ -11,7 +11,7 @@ use rustls::client::Resumption;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::server::{NoServerSessionStorage, ParsedCertificate, WebPkiClientVerifier};
-use rustls::{ClientConfig, RootCertStore, ServerConfig};
+use rustls::{ClientConfig, RootCertStore, ServerConfig, SupportedProtocolVersion};
 use tokio_rustls::{TlsAcceptor, TlsConnector, TlsStream};
 
 use crate::net::Counted;
@@ -60,7 +60,7 @@ impl ServerTls {
     /// # Errors
     /// [`TlsError`].
     pub fn front(certificate: &[u8], key: &[u8]) -> Result<Self, TlsError> {
-        let builder = server_builder()?.with_no_client_auth();
+        let builder = server_builder(rustls::DEFAULT_VERSIONS)?.with_no_client_auth();
         let config = builder.with_single_cert(certificates(certificate, "certificate")?, private_key(key)?);
         let mut config = config.map_err(unusable)?;
         config.alpn_protocols = alpn(Protocol::Http);
@@ -72,18 +72,8 @@ impl ServerTls {
     /// # Errors
     /// [`TlsError`].
     pub fn node(certificate: &[u8], key: &[u8], ca: &[u8]) -> Result<Self, TlsError> {
-        let roots = Arc::new(roots(ca)?);
-        let verifier = WebPkiClientVerifier::builder_with_provider(roots, provider());
-        let verifier = verifier
-            .build()
-            .map_err(|error| TlsError::Unusable(error.to_string()))?;
-        let chain = certificates(certificate, "certificate")?;
-        is_node(&chain)?;
-        let builder = server_builder()?.with_client_cert_verifier(verifier);
-        let mut config = builder.with_single_cert(chain, private_key(key)?).map_err(unusable)?;
+        let mut config = node_server(certificate, key, ca, rustls::DEFAULT_VERSIONS)?;
         config.alpn_protocols = alpn(Protocol::Grpc);
-        config.session_storage = Arc::new(NoServerSessionStorage {});
-        config.send_tls13_tickets = 0;
         Ok(Self::of(config, true))
     }
 
@@ -137,15 +127,8 @@ impl ClientTls {
 
     /// The same with whatever certificate.
     pub(super) fn unchecked(certificate: &[u8], key: &[u8], ca: &[u8]) -> Result<Self, TlsError> {
-        let chain = certificates(certificate, "certificate")?;
-        let builder = ClientConfig::builder_with_provider(provider())
-            .with_safe_default_protocol_versions()
-            .map_err(unusable)?
-            .with_root_certificates(roots(ca)?);
-        let config = builder.with_client_auth_cert(chain, private_key(key)?);
-        let mut config = config.map_err(unusable)?;
+        let mut config = node_client(certificate, key, ca, rustls::DEFAULT_VERSIONS)?;
         config.alpn_protocols = alpn(Protocol::Grpc);
-        config.resumption = Resumption::disabled();
         Ok(Self {
             config: RwLock::new(Arc::new(config)),
             name: node_name()?,
@@ -171,14 +154,54 @@ impl ClientTls {
     }
 }
 
+/// What the data plane speaks TLS with, on both sides: the certificate, the CA and the name of the control plane. TLS 1.3 alone, for
+/// both ends are ours, and one direction is closed there while the other goes on.
+pub(super) fn data(certificate: &[u8], key: &[u8], ca: &[u8]) -> Result<(ClientConfig, ServerConfig), TlsError> {
+    let versions = &[&rustls::version::TLS13];
+    Ok((
+        node_client(certificate, key, ca, versions)?,
+        node_server(certificate, key, ca, versions)?,
+    ))
+}
+
+type Versions = [&'static SupportedProtocolVersion];
+
+fn node_server(certificate: &[u8], key: &[u8], ca: &[u8], versions: &Versions) -> Result<ServerConfig, TlsError> {
+    let roots = Arc::new(roots(ca)?);
+    let verifier = WebPkiClientVerifier::builder_with_provider(roots, provider());
+    let verifier = verifier
+        .build()
+        .map_err(|error| TlsError::Unusable(error.to_string()))?;
+    let chain = certificates(certificate, "certificate")?;
+    is_node(&chain)?;
+    let builder = server_builder(versions)?.with_client_cert_verifier(verifier);
+    let mut config = builder.with_single_cert(chain, private_key(key)?).map_err(unusable)?;
+    config.session_storage = Arc::new(NoServerSessionStorage {});
+    config.send_tls13_tickets = 0;
+    Ok(config)
+}
+
+fn node_client(certificate: &[u8], key: &[u8], ca: &[u8], versions: &Versions) -> Result<ClientConfig, TlsError> {
+    let chain = certificates(certificate, "certificate")?;
+    let builder = ClientConfig::builder_with_provider(provider())
+        .with_protocol_versions(versions)
+        .map_err(unusable)?
+        .with_root_certificates(roots(ca)?);
+    let mut config = builder
+        .with_client_auth_cert(chain, private_key(key)?)
+        .map_err(unusable)?;
+    config.resumption = Resumption::disabled();
+    Ok(config)
+}
+
 /// The one that is in the program already.
 fn provider() -> Arc<rustls::crypto::CryptoProvider> {
     Arc::new(rustls::crypto::ring::default_provider())
 }
 
-fn server_builder() -> Result<rustls::ConfigBuilder<ServerConfig, rustls::WantsVerifier>, TlsError> {
+fn server_builder(versions: &Versions) -> Result<rustls::ConfigBuilder<ServerConfig, rustls::WantsVerifier>, TlsError> {
     ServerConfig::builder_with_provider(provider())
-        .with_safe_default_protocol_versions()
+        .with_protocol_versions(versions)
         .map_err(unusable)
 }
 
@@ -216,7 +239,7 @@ fn unusable(error: rustls::Error) -> TlsError {
     TlsError::Unusable(error.to_string())
 }
 
-fn node_name() -> Result<ServerName<'static>, TlsError> {
+pub(super) fn node_name() -> Result<ServerName<'static>, TlsError> {
     ServerName::try_from(NODE_NAME).map_err(|error| TlsError::Unusable(error.to_string()))
 }
 
