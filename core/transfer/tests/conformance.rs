@@ -56,7 +56,7 @@ async fn rooms_without_slabs_and_with_one_complete() {
 
 #[tokio::test]
 async fn a_room_without_slabs_carries_a_ticket_and_its_connection_stays() {
-    for kind in BOTH {
+    for kind in ALL {
         for len in [1, 700_000, Ticket::LONGEST] {
             let mut world = World::new(kind).await;
             let room = Room::new(&[]);
