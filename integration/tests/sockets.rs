@@ -217,8 +217,10 @@ fn every_source_that_makes_a_connection_sets_it() {
         let source = std::fs::read_to_string(&path).unwrap();
         for (line, after) in makes(&source) {
             places += 1;
-            // `link` is where the data plane sets its options; that it does is seen above, on live sockets.
-            let set = after.contains("set_nodelay(true)") || after.contains("link(stream");
+            // `prepared` is where the data plane sets its options, and what its `accept` begins with; that it does is seen above, on
+            // live sockets.
+            let sets = ["set_nodelay(true)", "prepared(stream", "open::accept(stream"];
+            let set = sets.iter().any(|how| after.contains(how));
             assert!(
                 set,
                 "{}:{line} makes a connection and does not set TCP_NODELAY:\n{after}",
