@@ -18,7 +18,8 @@ pub(super) struct Member {
     pub(super) link: bool,
     /// It stands but no Load came for too long.
     pub(super) lost: bool,
-    /// Answers to Who that are still to come over this connection.
+    /// Answers to Who that are still to come over this connection. A question that was dropped counts as one: then a stop of R is got
+    /// over with the end of its recovery, which is bounded.
     asked: u32,
     /// R was stopped, and after so many answers it will have heard one that was asked for since: the connection may be one that
     /// broke meanwhile, with old reports and answers in it that are still to be read. 0: it counts as there.
