@@ -272,6 +272,7 @@ struct Session(Mutex<bool>);
 
 impl RecvSession for Session {
     fn reply(&self, _reply: HelloReply, _grant: Option<Grant>) {}
+    fn ask_lease_age(&self) {}
     fn committed(&self) {}
     fn fail(&self, _reason: Reason, _evidence: Evidence) {}
     fn kill(&self) {

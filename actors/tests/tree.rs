@@ -3,155 +3,38 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on ends here")]
 
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex};
+mod direct;
+
+use std::ops::Deref;
+use std::sync::Arc;
 use std::time::Duration;
 
-use innkeeper_actors::clock::{Clock, TokioClock};
-use innkeeper_actors::decode::{Decode, Doorman};
-use innkeeper_actors::hooks::NoHooks;
-use innkeeper_actors::ports::{
-    LinkItem, Links, NewRequest, NodeEvent, NodeLink, NodeQuestion, OpenRoom, RequestEvent, RequestStream, RoomLink,
-    RoomPort, RouterPort, Target, WorkerPort,
-};
-use innkeeper_actors::prefill::Prefill;
-use innkeeper_actors::router::{RouterNode, RouterParts};
-use innkeeper_actors::tasks::Tasks;
-use innkeeper_actors::worker::node::{WorkerNode, WorkerParts};
+use direct::{ASK, DECODE, Direct, LIMIT, PREFILL, answer};
+use innkeeper_actors::ports::{RequestEvent, RequestStream, RouterPort};
 use innkeeper_engine::{Engine, MockConfig, MockEngine, monolithic};
-use innkeeper_leases::{Member, MemberState, MemoryStore, Store};
-use innkeeper_room::ledger::router::{AbortAnswer, OnFailure, Outcome};
-use innkeeper_room::ledger::{Gauges, decode, prefill, router};
-use innkeeper_room::{Incarnation, Millis, Reason, Role, RoomId, Settings, Work};
-use innkeeper_transfer::fault::{Faults, Script, SeenBy};
-use innkeeper_transfer::mem::MemNetwork;
-use innkeeper_transfer::{Acceptor, Backend, Config, Listener, MemBackend};
-use tokio::sync::mpsc;
+use innkeeper_room::ledger::router::{AbortAnswer, Outcome};
+use innkeeper_room::{Millis, Reason, RoomId, Settings, Work};
+use innkeeper_transfer::fault::{Script, SeenBy};
 
-const ROUTER: Incarnation = Incarnation::new(1);
-const PREFILL: Incarnation = Incarnation::new(2);
-const DECODE: Incarnation = Incarnation::new(3);
-const ASK: Duration = Duration::from_secs(1);
-const LIMIT: Duration = Duration::from_secs(15);
 const PROMPT: u32 = 600;
 const TOKENS: u32 = 12;
 
-/// R's links as function calls.
-#[derive(Default)]
-struct DirectLinks {
-    workers: Mutex<HashMap<Incarnation, Arc<dyn WorkerPort>>>,
-    /// Whose prompts workers were told to have.
-    tenants: Mutex<Vec<(Incarnation, u128)>>,
-}
-
-impl DirectLinks {
-    fn worker(&self, incarnation: Incarnation) -> Arc<dyn WorkerPort> {
-        Arc::clone(&self.workers.lock().unwrap()[&incarnation])
-    }
-}
-
-impl Links for DirectLinks {
-    fn open(&self, target: &Target, open: OpenRoom) -> RoomLink {
-        self.tenants
-            .lock()
-            .unwrap()
-            .push((target.incarnation, open.work.tenant));
-        let RoomPort { to_room, mut from_room } = self.worker(target.incarnation).open(open);
-        let (to, mut said) = mpsc::channel(64);
-        let (says, from) = mpsc::channel(64);
-        tokio::spawn(async move {
-            let mut open = true;
-            loop {
-                tokio::select! {
-                    message = said.recv(), if open => match message {
-                        Some(message) => to_room.say(message),
-                        None => {
-                            to_room.ended();
-                            open = false;
-                        }
-                    },
-                    told = from_room.next() => {
-                        let Some(told) = told else { break };
-                        let _ = says.send(LinkItem::Says(told)).await;
-                    }
-                }
-            }
-            let _ = says
-                .send(LinkItem::Ended {
-                    broken: false,
-                    why: "over".into(),
-                })
-                .await;
-        });
-        RoomLink { to, from }
-    }
-
-    fn node(&self, target: &Target) -> NodeLink {
-        let worker = self.worker(target.incarnation);
-        let (ask, mut asked) = mpsc::channel(16);
-        let (events_in, events) = mpsc::channel(16);
-        tokio::spawn(async move {
-            let mut loads = worker.loads();
-            loop {
-                let event = tokio::select! {
-                    changed = loads.changed() => {
-                        if changed.is_err() { return }
-                        let load = *loads.borrow_and_update();
-                        NodeEvent::Load { incarnation: worker.incarnation(), load }
-                    }
-                    question = asked.recv() => match question {
-                        Some(NodeQuestion::Who) => NodeEvent::Identity { incarnation: worker.incarnation() },
-                        Some(NodeQuestion::Evidence(room)) => {
-                            NodeEvent::Evidence { room, evidence: worker.evidence(room).await }
-                        }
-                        None => return,
-                    },
-                };
-                if events_in.send(event).await.is_err() {
-                    return;
-                }
-            }
-        });
-        NodeLink { ask, events }
-    }
-
-    fn forget(&self, _incarnation: Incarnation) {}
-}
-
 struct Cluster {
-    router: Arc<RouterNode>,
-    prefill: Arc<WorkerNode<Prefill>>,
-    decode: Arc<WorkerNode<Decode>>,
+    direct: Direct,
     prefill_engine: Arc<MockEngine>,
     decode_engine: Arc<MockEngine>,
-    store: Arc<MemoryStore>,
-    links: Arc<DirectLinks>,
-    faults: Faults,
-    _listener: Box<dyn Listener>,
 }
 
-fn member(incarnation: Incarnation, role: Role, engine: &dyn Engine) -> Member {
-    Member {
-        incarnation,
-        role,
-        name: role.to_string(),
-        pid: 1,
-        http: String::new(),
-        control: format!("{role}:1"),
-        data: String::new(),
-        model: "mock".into(),
-        layout: engine.layout().clone(),
-        revision: "1".into(),
-        pages: engine.limits().total_pages,
-        context: engine.limits().context,
-        permits: 16,
-        state: MemberState::Serving,
+impl Deref for Cluster {
+    type Target = Direct;
+
+    fn deref(&self) -> &Direct {
+        &self.direct
     }
 }
 
 impl Cluster {
     async fn start() -> Self {
-        let settings = Arc::new(Settings::from_ttl(Millis(1000)));
         let engine = || {
             MockEngine::new(MockConfig {
                 total_pages: 256,
@@ -161,104 +44,12 @@ impl Cluster {
             })
         };
         let (prefill_engine, decode_engine) = (engine(), engine());
-        let backend = Arc::new(MemBackend::new(Config::from(&*settings), MemNetwork::default()));
-        let faults = backend.faults();
-        let backend: Arc<dyn Backend> = backend;
-        let store = Arc::new(MemoryStore::default());
-        let doorman = Doorman::new(DECODE);
-        let listener = backend
-            .listen("decode", Arc::clone(&doorman) as Arc<dyn Acceptor>)
-            .await
-            .unwrap();
-        let parts = |incarnation, role, engine: &Arc<MockEngine>| WorkerParts {
-            engine: Arc::clone(engine) as Arc<dyn Engine>,
-            store: Arc::clone(&store) as Arc<dyn Store>,
-            member: member(incarnation, role, &**engine),
-            clock: Arc::new(TokioClock::start()),
-            settings: Arc::clone(&settings),
-            tasks: Tasks::new(),
-            hooks: Arc::new(NoHooks),
-        };
-        let dynamic = |engine: &Arc<MockEngine>| Arc::clone(engine) as Arc<dyn Engine>;
-
-        let prefill_parts = parts(PREFILL, Role::Prefill, &prefill_engine);
-        let craft = Prefill::new(
-            dynamic(&prefill_engine),
-            Arc::clone(&backend),
-            &settings,
-            prefill_parts.tasks.clone(),
-        );
-        let config = prefill::Config {
-            settings: (*settings).clone(),
-            incarnation: PREFILL,
-            total_pages: 256,
-            page_tokens: 16,
-            context: 8192,
-        };
-        let ledger = prefill::Ledger::new(config.clone(), prefill_parts.clock.now());
-        let prefill = WorkerNode::start(Arc::new(craft), ledger, prefill_parts).await.unwrap();
-
-        let decode_parts = parts(DECODE, Role::Decode, &decode_engine);
-        let secret = Box::new(|| 77);
-        let craft = Decode::new(
-            dynamic(&decode_engine),
-            "decode".into(),
-            secret,
-            decode_parts.tasks.clone(),
-        );
-        let config = decode::Config {
-            incarnation: DECODE,
-            ..config
-        };
-        let ledger = decode::Ledger::new(config, decode_parts.clock.now());
-        let decode = WorkerNode::start(Arc::new(craft), ledger, decode_parts).await.unwrap();
-        doorman.lead_to(decode.greeter());
-
-        let links = Arc::new(DirectLinks::default());
-        links
-            .workers
-            .lock()
-            .unwrap()
-            .insert(PREFILL, Arc::clone(&prefill) as Arc<dyn WorkerPort>);
-        links
-            .workers
-            .lock()
-            .unwrap()
-            .insert(DECODE, Arc::clone(&decode) as Arc<dyn WorkerPort>);
-        let clock = TokioClock::start();
-        let config = router::Config {
-            settings: (*settings).clone(),
-            incarnation: ROUTER,
-            seed: [1, 2],
-        };
-        let parts = RouterParts {
-            ledger: router::Ledger::new(config, clock.now()),
-            links: Arc::clone(&links) as Arc<dyn Links>,
-            store: Arc::clone(&store) as Arc<dyn Store>,
-            member: member(ROUTER, Role::Router, &*prefill_engine),
-            clock: Arc::new(clock),
-            settings,
-            tasks: Tasks::new(),
-            hooks: Arc::new(NoHooks),
-            first_request: 1,
-        };
-        let router = RouterNode::start(parts).await.unwrap();
-        let mut usable = router.usable();
-        tokio::time::timeout(LIMIT, usable.wait_for(|usable| *usable == (1, 1)))
-            .await
-            .unwrap()
-            .unwrap();
-        drop(usable);
+        let prefill = Arc::clone(&prefill_engine) as Arc<dyn Engine>;
+        let decode = Arc::clone(&decode_engine) as Arc<dyn Engine>;
         Self {
-            router,
-            prefill,
-            decode,
+            direct: Direct::start(Settings::from_ttl(Millis(1000)), prefill, decode).await,
             prefill_engine,
             decode_engine,
-            store,
-            links,
-            faults,
-            _listener: listener,
         }
     }
 
@@ -267,53 +58,15 @@ impl Cluster {
     }
 
     fn submit_of(&self, rid: &str, tenant: u128) -> RequestStream {
-        self.router.submit(NewRequest {
-            rid: rid.into(),
-            client: "test".into(),
-            model: None,
-            work: Work { tenant, ..work() },
-            blocks: innkeeper_room::prefix::Blocks::default(),
-            max_tokens: TOKENS,
-            class: innkeeper_room::Class::Normal,
-            on_failure: OnFailure::Migrate,
-        })
+        self.direct.submit(rid, Work { tenant, ..work() }, TOKENS)
     }
 
-    /// Everything is back: rooms, pages, permits, keys.
+    /// Everything is back, also in the engines.
     async fn clean(&self) {
-        let wait = async {
-            loop {
-                let gauges = [
-                    self.router.gauges(ASK).await.unwrap(),
-                    self.prefill.gauges(ASK).await.unwrap(),
-                    self.decode.gauges(ASK).await.unwrap(),
-                ];
-                let keys = self.store.keys().await.unwrap();
-                let doors = keys.iter().filter(|(key, _)| key.contains("/doors/")).count();
-                if doors == 0 && gauges.iter().all(|(gauges, zombies)| is_clean(gauges) && *zombies == 0) {
-                    return;
-                }
-                tokio::time::sleep(Duration::from_millis(20)).await;
-            }
-        };
-        if tokio::time::timeout(LIMIT, wait).await.is_err() {
-            panic!(
-                "left behind: {:?} {:?} {:?}",
-                self.router.gauges(ASK).await,
-                self.prefill.gauges(ASK).await,
-                self.decode.gauges(ASK).await
-            );
-        }
+        self.direct.clean().await;
         assert_eq!(self.prefill_engine.pool().free(), 256);
         assert_eq!(self.decode_engine.pool().free(), 256);
     }
-}
-
-fn is_clean(gauges: &Gauges) -> bool {
-    gauges.rooms.iter().sum::<u32>() == 0
-        && gauges.pages.held + gauges.pages.quarantined == 0
-        && gauges.room_permits + gauges.session_permits + gauges.engine_permits + gauges.requests == 0
-        && gauges.stuck == 0
 }
 
 fn work() -> Work {
@@ -332,22 +85,6 @@ fn expected() -> Vec<u32> {
     let room = RoomId::from_random(9);
     let tokens = monolithic::generate(&*engine, room, &Arc::new(work()), TOKENS, &mut |_, _| {}).unwrap();
     tokens.iter().map(|token| token.id).collect()
-}
-
-/// All tokens, the outcome, and the number of attempts.
-async fn answer(mut stream: RequestStream) -> (Vec<u32>, Outcome, u8) {
-    let mut ids = vec![];
-    loop {
-        match tokio::time::timeout(LIMIT, stream.events.recv())
-            .await
-            .unwrap()
-            .unwrap()
-        {
-            RequestEvent::Reused(_) => {}
-            RequestEvent::Tokens(tokens) => ids.extend(tokens.iter().map(|token| token.id)),
-            RequestEvent::Answered { outcome, attempts, .. } => return (ids, outcome, attempts.0),
-        }
-    }
 }
 
 /// How much of the prompt was not computed, and all tokens.

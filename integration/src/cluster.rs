@@ -126,10 +126,10 @@ impl Cluster {
     /// The model's name.
     #[must_use]
     pub fn model(&self) -> &'static str {
-        if self.options.engine == "mock" {
-            "mock"
-        } else {
-            "SmolLM2-135M-Instruct"
+        match self.options.engine {
+            "mock" => "mock",
+            "vllm" => "pair",
+            _ => "SmolLM2-135M-Instruct",
         }
     }
 

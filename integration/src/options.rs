@@ -61,6 +61,17 @@ impl Options {
         }
     }
 
+    /// A pair of engines next door: where they are (prefill's first, with a comma between them), and their model's folder.
+    #[must_use]
+    pub fn vllm(urls: &str, folder: &Path) -> Self {
+        Self {
+            engine: "vllm",
+            ..Self::mock()
+        }
+        .flag("engine-url", urls)
+        .flag("model", folder.display())
+    }
+
     /// So many workers of each role.
     #[must_use]
     pub fn workers(mut self, prefill: u32, decode: u32) -> Self {

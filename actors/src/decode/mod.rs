@@ -127,6 +127,7 @@ impl Decode {
             room: Arc::clone(room),
             epoch,
             events: visitor.events,
+            engine: Arc::clone(&self.engine),
             tasks: self.tasks.clone(),
         };
         let spawned = match parent {
@@ -233,11 +234,7 @@ impl Craft for Decode {
                 }
             }
             Command::Decode => room.decode(&self.engine),
-            // No engine behind the port reads by tickets yet, so none is ever taken for one.
-            Command::Pull => room.tell(Event::EngineEnded {
-                room: room.id(),
-                reason: Reason::EngineError,
-            }),
+            Command::Pull => room.pull(&self.engine),
             Command::CancelEngine => room.cancel(&self.engine),
             Command::ClosePages => room.close_pages(&self.engine),
             Command::Reply(..) => {}
@@ -253,7 +250,8 @@ impl Craft for Decode {
     }
 
     fn alive(&self) -> bool {
-        self.answers.load(Ordering::Relaxed)
+        let usable = self.engine.tickets().is_none_or(|tickets| !tickets.seen().given_up);
+        usable && self.answers.load(Ordering::Relaxed)
     }
 
     fn idle(&self, room: &DecodeRoom) -> bool {

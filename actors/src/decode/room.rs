@@ -7,10 +7,11 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use innkeeper_engine::{ClosableSink, DecodeJob, DecodeSink, Engine, EngineError};
+use innkeeper_engine::{ClosableSink, DecodeJob, DecodeSink, Engine, EngineError, PullJob, PullSink};
 use innkeeper_room::ledger::decode::Event;
-use innkeeper_room::{Epoch, FirstToken, Layout, Manifest, RoomId, SlabId, SlabSink, Token};
+use innkeeper_room::{Epoch, FirstToken, Layout, Manifest, Millis, RoomId, SlabId, SlabSink, Token};
 use innkeeper_transfer::{Coverage, Grant, RecvSession};
+use tokio::sync::oneshot;
 
 use crate::ports::OpenRoom;
 use crate::worker::craft::Report;
@@ -37,6 +38,10 @@ struct Inner {
     /// The engine's job was cancelled, also if it was not submitted yet.
     cancelled: bool,
     manifest: Option<Manifest>,
+    /// The engine was asked to read by the manifest's ticket: it is not this worker's to give back any more.
+    pulled: bool,
+    /// Who waits for P's word about the lease, and on which connection.
+    asked: Option<(Epoch, oneshot::Sender<Option<Millis>>)>,
     tokens: Vec<Token>,
 }
 
@@ -109,6 +114,10 @@ impl DecodeRoom {
         };
         let sink = Arc::clone(&permit) as Arc<dyn SlabSink>;
         slot.permit = Some(permit);
+        if let Some(tickets) = engine.tickets() {
+            // Before the word is out: no lease of this room is older.
+            tickets.ready(self.open.spec.room);
+        }
         slot.session
             .reply(innkeeper_room::HelloReply::Ready, Some(Grant { sink, coverage }));
         true
@@ -123,6 +132,8 @@ impl DecodeRoom {
     pub fn session_over(&self, epoch: Epoch) {
         let mut inner = self.lock();
         inner.live = inner.live.saturating_sub(1);
+        // Its sender goes with it: nobody will answer on this connection.
+        inner.asked.take_if(|(asked, _)| *asked == epoch);
         if let Some(permit) = inner.sessions.remove(&epoch).and_then(|slot| slot.permit) {
             permit.close();
         }
@@ -152,6 +163,69 @@ impl DecodeRoom {
     /// The manifest that the pages match.
     pub fn sealed(&self, manifest: Manifest) {
         self.lock().manifest = Some(manifest);
+    }
+
+    /// Has the engine read the KV by the manifest's ticket. It commits, and speaks from the first token on.
+    pub fn pull(self: &Arc<Self>, engine: &Arc<dyn Engine>) {
+        let room = self.id();
+        let ticket = {
+            let mut inner = self.lock();
+            // The cancel was answered: nobody waits for a word of this job, and `close_pages` gives the ticket back.
+            if inner.cancelled {
+                return;
+            }
+            inner.pulled = true;
+            inner.manifest.as_ref().and_then(|manifest| manifest.ticket.clone())
+        };
+        let (Some(tickets), Some(ticket)) = (engine.tickets(), ticket) else {
+            self.tell(Event::EngineFailed { room });
+            return;
+        };
+        let asker = Arc::clone(self);
+        let job = PullJob {
+            work: Arc::clone(&self.open.work),
+            attempt: self.open.spec.attempt,
+            max_tokens: self.open.spec.max_tokens,
+            ticket,
+            ask: Box::new(move || Box::pin(async move { asker.ask_lease_age()?.await.ok().flatten() })),
+        };
+        if let Err(error) = tickets.pull(room, job, Arc::clone(self) as Arc<dyn PullSink>) {
+            tracing::error!(%room, %error, "the engine refused to read");
+            self.engine_failed(&error);
+        } else if self.lock().cancelled {
+            engine.cancel(room);
+        }
+    }
+
+    /// Asks P on the newest connection. The sender goes with the connection, so that the wait ends with it.
+    fn ask_lease_age(&self) -> Option<oneshot::Receiver<Option<Millis>>> {
+        let mut inner = self.lock();
+        let (epoch, session) = inner
+            .sessions
+            .iter()
+            .next_back()
+            .map(|(epoch, slot)| (*epoch, Arc::clone(&slot.session)))?;
+        let (sender, receiver) = oneshot::channel();
+        inner.asked = Some((epoch, sender));
+        drop(inner);
+        session.ask_lease_age();
+        Some(receiver)
+    }
+
+    /// P's answer.
+    pub fn lease_age(&self, epoch: Epoch, age: Option<Millis>) {
+        if let Some((_, sender)) = self.lock().asked.take_if(|(asked, _)| *asked == epoch) {
+            // Nobody waits any more if the read was given up.
+            drop(sender.send(age));
+        }
+    }
+
+    fn engine_failed(&self, error: &EngineError) {
+        let room = self.id();
+        self.tell(match error {
+            EngineError::Remote { reason, .. } => Event::EngineEnded { room, reason: *reason },
+            _ => Event::EngineFailed { room },
+        });
     }
 
     /// Starts decoding and speaks the first token, which is the manifest's.
@@ -202,7 +276,16 @@ impl DecodeRoom {
 
     /// Gives the pages back.
     pub fn close_pages(&self, engine: &Arc<dyn Engine>) {
-        self.lock().closed = true;
+        let orphan = {
+            let mut inner = self.lock();
+            inner.closed = true;
+            let ticket = inner.manifest.as_ref().and_then(|manifest| manifest.ticket.clone());
+            ticket.filter(|_| !std::mem::replace(&mut inner.pulled, true))
+        };
+        if let (Some(tickets), Some(ticket)) = (engine.tickets(), orphan) {
+            // It came, and nobody has read by it: P's engine would keep the KV for its whole lease.
+            tickets.release(self.id(), &ticket);
+        }
         engine.close(self.id());
         self.lock().pages = false;
     }
@@ -261,11 +344,17 @@ impl DecodeSink for DecodeRoom {
 
     fn failed(&self, error: EngineError) {
         tracing::error!(room = %self.id(), %error, "decode failed");
-        self.tell(Event::EngineFailed { room: self.id() });
+        self.engine_failed(&error);
     }
 
     fn stopped(&self) {
         self.tell(Event::EngineStopped { room: self.id() });
+    }
+}
+
+impl PullSink for DecodeRoom {
+    fn pulled(&self) {
+        self.tell(Event::Pulled { room: self.id() });
     }
 }
 

@@ -5,8 +5,9 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use innkeeper_room::Epoch;
+use innkeeper_engine::Engine;
 use innkeeper_room::ledger::decode::Event;
+use innkeeper_room::{Epoch, Manifest};
 use innkeeper_transfer::RecvEvent;
 use ractor::{Actor, ActorProcessingErr, ActorRef};
 use tokio::sync::mpsc;
@@ -22,6 +23,8 @@ pub struct Args {
     pub epoch: Epoch,
     /// What the session tells.
     pub events: mpsc::Receiver<RecvEvent>,
+    /// Whether it reads KV by tickets, and how long that may take.
+    pub engine: Arc<dyn Engine>,
     /// Where tasks live.
     pub tasks: Tasks,
 }
@@ -66,7 +69,7 @@ impl Actor for Transfer {
         };
         let tasks = args.tasks.clone();
         tasks.spawn_watching("transfer", async move {
-            pump(&args.room, args.epoch, args.events).await;
+            pump(&args.room, &*args.engine, args.epoch, args.events).await;
             over.store(true, Ordering::Release);
             // A failed send means that the actor is gone already.
             drop(myself.cast(Over));
@@ -81,28 +84,26 @@ impl Actor for Transfer {
 }
 
 /// Pumps a session's events until it is quiesced.
-async fn pump(room: &DecodeRoom, epoch: Epoch, mut events: mpsc::Receiver<RecvEvent>) {
+async fn pump(room: &DecodeRoom, engine: &dyn Engine, epoch: Epoch, mut events: mpsc::Receiver<RecvEvent>) {
     // No deadline: the ledger has one for every phase, and kills the session, which then quiesces.
     while let Some(event) = events.recv().await {
         if event == RecvEvent::Quiesced {
             break;
         }
-        hear(room, epoch, event);
+        hear(room, engine, epoch, event);
     }
     room.session_over(epoch);
     room.tell(Event::Quiesced { room: room.id(), epoch });
 }
 
-fn hear(handles: &DecodeRoom, epoch: Epoch, event: RecvEvent) {
+fn hear(handles: &DecodeRoom, engine: &dyn Engine, epoch: Epoch, event: RecvEvent) {
     let room = handles.id();
     match event {
         RecvEvent::Started => handles.tell(Event::Started { room, epoch }),
         RecvEvent::Verified(bytes) => handles.tell(Event::Verified { room, epoch, bytes }),
         RecvEvent::PeerProgress(progress) => handles.tell(Event::PeerProgress { room, epoch, progress }),
-        RecvEvent::Complete(manifest) => {
-            handles.sealed(manifest);
-            handles.tell(Event::Complete { room, epoch });
-        }
+        RecvEvent::Complete(manifest) => complete(handles, engine, epoch, manifest),
+        RecvEvent::LeaseAge(age) => handles.lease_age(epoch, age),
         RecvEvent::Corrupt(why) => {
             tracing::error!(%room, epoch = epoch.0, why, "the KV that arrived contradicts its manifest");
             handles.tell(Event::Corrupt { room, epoch });
@@ -121,4 +122,26 @@ fn hear(handles: &DecodeRoom, epoch: Epoch, event: RecvEvent) {
         }
         RecvEvent::Quiesced => {}
     }
+}
+
+/// Slabs, which are all there; or a ticket, for an engine that reads by it.
+fn complete(handles: &DecodeRoom, engine: &dyn Engine, epoch: Epoch, manifest: Manifest) {
+    let room = handles.id();
+    let has_ticket = manifest.ticket.is_some();
+    let tokens = manifest.token_count;
+    let event = match engine.tickets() {
+        Some(tickets) if has_ticket => Event::Ticket {
+            room,
+            epoch,
+            read_within: tickets.read_within(room, tokens),
+        },
+        None if !has_ticket => Event::Complete { room, epoch },
+        Some(_) | None => {
+            tracing::error!(%room, has_ticket, "the peer's engine hands its KV over in another way than this one");
+            handles.tell(Event::Corrupt { room, epoch });
+            return;
+        }
+    };
+    handles.sealed(manifest);
+    handles.tell(event);
 }

@@ -80,6 +80,7 @@ impl Prefill {
             room: Arc::clone(room),
             epoch,
             after,
+            engine: Arc::clone(&self.engine),
             backend: Arc::clone(&self.backend),
             tasks: self.tasks.clone(),
         };
@@ -182,6 +183,7 @@ impl Craft for Prefill {
                 Some(session) => session.finish(),
                 None => kill(room, epoch),
             },
+            Command::Kill(Epoch::TICKET) => room.give_back(&*self.engine),
             Command::Kill(epoch) => kill(room, epoch),
             Command::ClosePages(keep) => room.close_pages(&self.engine, &keep),
             Command::Evict(_) => {}
@@ -203,6 +205,10 @@ impl Craft for Prefill {
 
     fn tokens(&self, _room: &PrefillRoom, _position: u32, _count: u32) -> Vec<Token> {
         vec![]
+    }
+
+    fn alive(&self) -> bool {
+        self.engine.tickets().is_none_or(|tickets| !tickets.seen().given_up)
     }
 
     fn idle(&self, room: &PrefillRoom) -> bool {

@@ -7,9 +7,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-use innkeeper_engine::{Engine, EngineError, PrefillSink};
+use innkeeper_engine::{Engine, EngineError, KeepJob, KeepSink, PrefillSink};
 use innkeeper_room::ledger::prefill::Event;
-use innkeeper_room::{BlockHash, Counters, Epoch, Manifest, RoomId, SlabError, SlabId, SlabMeta, SlabSource};
+use innkeeper_room::{
+    BlockHash, Counters, Epoch, Manifest, Millis, RoomId, SlabError, SlabId, SlabMeta, SlabSource, Ticket,
+};
 use innkeeper_transfer::SendSession;
 
 use crate::ports::OpenRoom;
@@ -82,15 +84,11 @@ impl PrefillRoom {
                 // Set once: a room computes once.
                 drop(self.source.set(source));
             }
-            engine.prefill(
-                room,
-                Arc::clone(&self.open.work),
-                Arc::clone(self) as Arc<dyn PrefillSink>,
-            )
+            self.submit(&**engine)
         });
         if let Err(error) = started {
             tracing::error!(%room, %error, "the engine refused a prefill that the ledger had reserved");
-            self.tell(Event::EngineFailed { room });
+            self.engine_failed(&error);
         }
         let (cancelled, closed) = {
             let inner = self.lock();
@@ -101,6 +99,41 @@ impl PrefillRoom {
         }
         if closed {
             self.close_pages(engine, &[]);
+        }
+    }
+
+    fn submit(self: &Arc<Self>, engine: &dyn Engine) -> Result<(), EngineError> {
+        let room = self.id();
+        let work = Arc::clone(&self.open.work);
+        match engine.tickets() {
+            Some(tickets) => {
+                let attempt = self.open.spec.attempt;
+                tickets.keep(room, KeepJob { work, attempt }, Arc::clone(self) as Arc<dyn KeepSink>)
+            }
+            None => engine.prefill(room, work, Arc::clone(self) as Arc<dyn PrefillSink>),
+        }
+    }
+
+    fn engine_failed(&self, error: &EngineError) {
+        let room = self.id();
+        self.tell(match error {
+            EngineError::Remote { reason, .. } => Event::EngineEnded { room, reason: *reason },
+            _ => Event::EngineFailed { room },
+        });
+    }
+
+    /// Nobody will read what the engine keeps for D's: answered once it has its pages back.
+    pub fn give_back(self: &Arc<Self>, engine: &dyn Engine) {
+        let room = Arc::clone(self);
+        let done = Box::new(move || {
+            room.tell(Event::Quiesced {
+                room: room.id(),
+                epoch: Epoch::TICKET,
+            });
+        });
+        match engine.tickets() {
+            Some(tickets) => tickets.give_back(self.id(), done),
+            None => done(),
         }
     }
 
@@ -251,10 +284,31 @@ impl PrefillSink for PrefillRoom {
 
     fn failed(&self, error: EngineError) {
         tracing::error!(room = %self.id(), %error, "prefill failed");
-        self.tell(Event::EngineFailed { room: self.id() });
+        self.engine_failed(&error);
     }
 
     fn stopped(&self) {
         self.tell(Event::EngineStopped { room: self.id() });
+    }
+}
+
+impl KeepSink for PrefillRoom {
+    fn kept(&self, ticket: Ticket, read_within: Millis) {
+        // No slab, and no first token either: D's engine samples it.
+        let manifest = Manifest {
+            token_count: self.open.spec.prompt_tokens,
+            ticket: Some(ticket),
+            ..Manifest::default()
+        };
+        let mut inner = self.lock();
+        if let Some(session) = inner.sessions.values().next_back() {
+            session.manifest(manifest.clone());
+        }
+        inner.manifest = Some(manifest);
+        drop(inner);
+        self.tell(Event::Kept {
+            room: self.id(),
+            read_within,
+        });
     }
 }

@@ -5,6 +5,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use innkeeper_engine::Engine;
 use innkeeper_room::ledger::prefill::Event;
 use innkeeper_room::{Epoch, Millis, SlabSource};
 use innkeeper_transfer::{Backend, Dial, SendEvent};
@@ -21,6 +22,8 @@ pub struct Args {
     pub epoch: Epoch,
     /// Backoff before it.
     pub after: Millis,
+    /// Who knows how old the lease of its KV is, if it has one.
+    pub engine: Arc<dyn Engine>,
     /// How KV moves.
     pub backend: Arc<dyn Backend>,
     /// Where tasks live.
@@ -90,6 +93,7 @@ async fn run(args: Args) {
         room,
         epoch,
         after,
+        engine,
         backend,
         ..
     } = args;
@@ -112,19 +116,25 @@ async fn run(args: Args) {
             if event == SendEvent::Quiesced {
                 break;
             }
-            hear(&room, epoch, event);
+            hear(&room, &*engine, epoch, event);
         }
     }
     room.session_over(epoch);
     room.tell(Event::Quiesced { room: room.id(), epoch });
 }
 
-fn hear(handles: &PrefillRoom, epoch: Epoch, event: SendEvent) {
+fn hear(handles: &PrefillRoom, engine: &dyn Engine, epoch: Epoch, event: SendEvent) {
     let room = handles.id();
     match event {
         SendEvent::Reply(reply) => handles.tell(Event::Reply { room, epoch, reply }),
         SendEvent::Sent(bytes) => handles.moved(bytes, 0),
         SendEvent::Verified(bytes) => handles.moved(0, bytes),
+        SendEvent::AsksLeaseAge => {
+            let age = engine.tickets().and_then(|tickets| tickets.lease_age(room));
+            if let Some(session) = handles.session(epoch) {
+                session.lease_age(age);
+            }
+        }
         SendEvent::Committed => handles.tell(Event::Committed { room, epoch }),
         SendEvent::PeerFailed(reason, evidence) => {
             handles.tell(Event::PeerFailed {

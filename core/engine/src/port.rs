@@ -4,10 +4,13 @@
 //! called on the engine's threads: a sink must return at once. Everything a room has is found by its id, so that an
 //! engine which runs elsewhere and moves the KV itself can stand behind the same trait.
 
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use innkeeper_room::{BlockHash, Layout, Manifest, RoomId, SlabMeta, SlabSink, SlabSource, Token, Work};
+use innkeeper_room::{
+    Attempt, BlockHash, Layout, Manifest, Millis, Reason, RoomId, SlabMeta, SlabSink, SlabSource, Ticket, Token, Work,
+};
 
 /// An engine: computes prompts, imports KV, produces tokens, and owns the pool of KV pages by their ids.
 pub trait Engine: Send + Sync + 'static {
@@ -72,11 +75,113 @@ pub trait Engine: Send + Sync + 'static {
     /// `None` if the room has no pages. Every call makes an independent handle that can be closed on its own.
     fn importer(&self, room: RoomId, tokens: u32) -> Option<Arc<dyn ClosableSink>>;
 
+    /// How its KV moves if the workers do not move it. Such an engine has no slabs: a layout of no groups, and handles that
+    /// refuse every byte.
+    fn tickets(&self) -> Option<&dyn Tickets> {
+        None
+    }
+
     /// What it is doing right now. Cheap; called every report period.
     fn status(&self) -> EngineStatus;
 
     /// Stops all jobs and ends its threads; waits for them at most `limit`. Whether they ended.
     fn shutdown(&self, limit: Duration) -> bool;
+}
+
+/// An engine that is a process of its own, moves the KV itself, and tells decode's engine by a ticket where it is. Such an engine
+/// computes and decodes through these methods, not through [`Engine::prefill`] and [`Engine::decode`].
+pub trait Tickets: Send + Sync {
+    /// P: computes the prompt and keeps its KV for whoever has the ticket.
+    ///
+    /// # Errors
+    /// As [`Engine::prefill`].
+    fn keep(&self, room: RoomId, job: KeepJob, sink: Arc<dyn KeepSink>) -> Result<(), EngineError>;
+
+    /// P: how old the lease under which the room's KV is kept is at the most; `None`: none is kept.
+    fn lease_age(&self, room: RoomId) -> Option<Millis>;
+
+    /// P: nobody will read the room's KV. `done` is called once the engine has its pages back, also if there was nothing to give
+    /// back; once, however often this is called meanwhile.
+    fn give_back(&self, room: RoomId, done: Box<dyn FnOnce() + Send>);
+
+    /// D: it says Ready to P now. No lease of this room is older.
+    fn ready(&self, room: RoomId);
+
+    /// How long a read of the room's KV may take from now: while it lasts nothing can be seen to move.
+    fn read_within(&self, room: RoomId, prompt_tokens: u32) -> Millis;
+
+    /// D: reads the KV by its ticket, and produces tokens from position 0 on.
+    ///
+    /// # Errors
+    /// As [`Engine::decode`]; [`EngineError::Input`] if the ticket is none, or another room's.
+    fn pull(&self, room: RoomId, job: PullJob, sink: Arc<dyn PullSink>) -> Result<(), EngineError>;
+
+    /// What it shows of itself.
+    fn seen(&self) -> Seen;
+
+    /// D: gives P's engine back what nobody will read. Tried once: P's lease is what is left else.
+    fn release(&self, room: RoomId, ticket: &Ticket);
+}
+
+/// What an engine that is a process of its own shows of itself. For metrics, and for whether its worker takes rooms.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct Seen {
+    /// How long nothing has been seen to move, owed or not.
+    pub step_age: Millis,
+    /// What the last canary took that was answered.
+    pub canary: Option<Millis>,
+    /// Pages that its gauge shows in use, whoever uses them.
+    pub used_pages: u32,
+    /// Lives that were seen to begin after the first.
+    pub lives: u64,
+    /// Restarts that were ordered from here.
+    pub restarts: u64,
+    /// Tickets that nobody read by and that were given back from here.
+    pub orphan_tickets: u64,
+    /// Reads that were not proven to lie within their lease.
+    pub unproven: u64,
+    /// It is to be ended: whoever starts it anew may do so now.
+    pub ending: bool,
+    /// Its pages cannot be got back and nobody starts it anew: its worker takes no rooms, and somebody is to look.
+    pub given_up: bool,
+}
+
+/// A prompt to compute and to keep.
+#[derive(Clone, Debug)]
+pub struct KeepJob {
+    /// The prompt.
+    pub work: Arc<Work>,
+    /// Which try at the request it is.
+    pub attempt: Attempt,
+}
+
+/// Asks P's worker for [`Tickets::lease_age`]; `None`: nobody knows. Its wait ends with the read's deadline.
+pub type AskLeaseAge = Box<dyn FnOnce() -> Pin<Box<dyn Future<Output = Option<Millis>> + Send>> + Send>;
+
+/// KV to read, and a request to decode.
+pub struct PullJob {
+    /// The prompt, the sampling and the stop ids.
+    pub work: Arc<Work>,
+    /// Which try at the request it is.
+    pub attempt: Attempt,
+    /// Tokens to produce in this room.
+    pub max_tokens: u32,
+    /// Where the KV is.
+    pub ticket: Ticket,
+    /// Asks for the age of its lease, once its first token is there.
+    pub ask: AskLeaseAge,
+}
+
+/// Hears of a prompt that is kept. Exactly one of `kept`, `failed` and `stopped` comes last.
+pub trait KeepSink: PrefillSink {
+    /// It is computed and kept; a read of it may take so long.
+    fn kept(&self, ticket: Ticket, read_within: Millis);
+}
+
+/// Hears of a read, and then of the tokens.
+pub trait PullSink: DecodeSink {
+    /// The KV is read, certainly while P's engine still kept it. Before the first token.
+    fn pulled(&self);
 }
 
 /// A sink whose write permit can be taken back.
@@ -175,6 +280,14 @@ pub enum EngineError {
     /// The request cannot be computed.
     #[error("{0}")]
     Input(String),
+    /// An engine that is a process of its own did not do what it was asked to.
+    #[error("{why}")]
+    Remote {
+        /// What the room says of it.
+        reason: Reason,
+        /// What happened, for people.
+        why: String,
+    },
     /// The engine broke.
     #[error("the engine failed: {0}")]
     Broken(String),

@@ -11,6 +11,7 @@
 //! sglang    the same of SGLang (bootstrap rooms)
 //! sse       server-sent events
 //! exposition  Prometheus' text format
+//! engine    an engine of others behind the worker's engine port
 //! driver    one engine, driven: its watcher, and the legs of a room with what is promised about them
 //! hook      ending an engine's process and starting another
 //! http      one connection per request: closing it is the abort that always arrives
@@ -20,6 +21,7 @@
 //! The first four of these are state machines without clock or I/O, as the ledgers are: whoever drives them says what time it is.
 
 pub mod driver;
+pub mod engine;
 pub mod evidence;
 pub mod exposition;
 mod failure;

@@ -58,6 +58,15 @@ pub struct PoolSize {
     pub page_tokens: u32,
 }
 
+impl PoolSize {
+    /// Pages that this many millionths of the pool are, rounded up.
+    #[must_use]
+    pub fn pages_of(&self, millionths: u64) -> u32 {
+        let pages = millionths.saturating_mul(u64::from(self.pages)).div_ceil(1_000_000);
+        u32::try_from(pages).unwrap_or(u32::MAX)
+    }
+}
+
 impl Look {
     /// Whether it is a look at another process than `earlier` was.
     #[must_use]

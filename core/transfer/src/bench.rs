@@ -316,7 +316,7 @@ async fn plane_round(from: &Arc<Pool>, into: &Arc<Pool>, round: u64, tls: Option
                 RecvEvent::Complete(_) => host.committed(),
                 RecvEvent::Quiesced => break,
                 RecvEvent::Corrupt(why) | RecvEvent::Broken { why } => return Err(io::Error::other(why)),
-                RecvEvent::Started | RecvEvent::Verified(_) | RecvEvent::PeerProgress(_) => {}
+                RecvEvent::Started | RecvEvent::Verified(_) | RecvEvent::PeerProgress(_) | RecvEvent::LeaseAge(_) => {}
                 RecvEvent::PeerFailed(reason, _) => return Err(io::Error::other(reason.explanation())),
             }
         }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use innkeeper_room::{
-    Epoch, Evidence, HelloReply, Incarnation, Manifest, Reason, RoomId, SlabMeta, SlabSink, SlabSource,
+    Epoch, Evidence, HelloReply, Incarnation, Manifest, Millis, Reason, RoomId, SlabMeta, SlabSink, SlabSource,
 };
 use tokio::sync::mpsc;
 
@@ -60,6 +60,8 @@ pub trait SendSession: Send + Sync {
     fn manifest(&self, manifest: Manifest);
     /// P's engine has finished this many chunks and steps; D learns that the engine it waits for moves.
     fn progress(&self, engine: u64);
+    /// The answer to [`SendEvent::AsksLeaseAge`]; `None`: this node cannot say.
+    fn lease_age(&self, age: Option<Millis>);
     /// Says Fail as a last word, half-closes, and drains until EOF or the grace ends.
     fn fail(&self, reason: Reason, evidence: Evidence);
     /// Ends the session quietly (committed, or superseded): half-close, drain, close.
@@ -83,6 +85,8 @@ pub enum SendEvent {
     Sent(u64),
     /// Bytes that D has verified so far, over all epochs.
     Verified(u64),
+    /// D's engine has read the KV, and asks how old its lease is at the most. Once in a session.
+    AsksLeaseAge,
     /// D has committed.
     Committed,
     /// D's part has failed.
@@ -138,6 +142,8 @@ pub struct Grant {
 pub trait RecvSession: Send + Sync {
     /// Answers the hello. `Ready` must come with a grant. `Wait` may be followed by another reply; all others are last words.
     fn reply(&self, reply: HelloReply, grant: Option<Grant>);
+    /// Asks P how old the lease of the room's KV is at the most; answered by [`RecvEvent::LeaseAge`]. Once in a session.
+    fn ask_lease_age(&self);
     /// Says Committed as a last word, half-closes, and drains until EOF or the grace ends.
     fn committed(&self);
     /// Says Fail as a last word, likewise.
@@ -159,6 +165,8 @@ pub enum RecvEvent {
     Complete(Manifest),
     /// The manifest contradicts what arrived and was verified: the content is wrong, not the connection.
     Corrupt(String),
+    /// The most that the lease of the room's KV is old, on P's clock and as of P's answer; `None`: P cannot say.
+    LeaseAge(Option<Millis>),
     /// P's part has failed.
     PeerFailed(Reason, Evidence),
     /// The connection broke, or a frame was bad (wrong checksum, wrong room or epoch, lying length).

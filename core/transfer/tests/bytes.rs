@@ -14,7 +14,7 @@ mod support;
 
 use std::sync::atomic::Ordering;
 
-use innkeeper_room::{Epoch, Incarnation, Manifest, RoomId};
+use innkeeper_room::{Epoch, Incarnation, Manifest, Millis, RoomId};
 use innkeeper_transfer::frame::{Body, HEADER, Header, HelloBody, Kind as FrameKind, encode_manifest};
 use innkeeper_transfer::{Coverage, RecvEvent, Stats};
 use support::*;
@@ -134,6 +134,7 @@ async fn a_length_that_its_kind_cannot_have_is_refused_before_its_bytes_come() {
         FrameKind::Slab,
         FrameKind::Manifest,
         FrameKind::Progress,
+        FrameKind::LeaseAge,
         FrameKind::Fail,
     ] {
         let (least, most) = kind.lengths();
@@ -279,4 +280,13 @@ async fn pieces_of_a_manifest_that_disagree_about_the_whole_break_the_session() 
         Coverage::new(LENS.to_vec()).total_bytes(),
         room.coverage.verified_bytes()
     );
+}
+
+#[tokio::test]
+async fn an_answer_about_the_lease_that_nobody_asked_for_breaks_the_connection() {
+    let mut world = World::new(Kind::Tcp).await;
+    let room = Room::new(&LENS);
+    let answer = Body::LeaseAge(Some(Millis(1))).frame(self::room(), Epoch(1));
+    let events = told(&mut world, &room, 1, &answer).await;
+    assert!(broke(&events), "{events:?}");
 }

@@ -70,9 +70,39 @@ async fn a_room_without_slabs_carries_a_ticket_and_its_connection_stays() {
             // The engines read now; both workers can still speak.
             p.session.progress(5);
             while d.next().await != RecvEvent::PeerProgress(5) {}
+            for answer in [Some(Millis(1234)), None] {
+                // Asked once in a session, however often it is asked.
+                d.session.ask_lease_age();
+                if answer.is_some() {
+                    assert_eq!(p.edge().await, SendEvent::Reply(HelloReply::Ready));
+                    assert_eq!(p.edge().await, SendEvent::AsksLeaseAge);
+                    p.session.lease_age(answer);
+                    assert_eq!(d.edge().await, RecvEvent::LeaseAge(answer));
+                }
+            }
             d.session.committed();
             until_committed(&mut p).await;
         }
+    }
+}
+
+/// What a prefill worker cannot say it says too; and before D is ready there is nothing to ask for.
+#[tokio::test]
+async fn a_lease_whose_age_nobody_knows_is_answered_once_d_is_ready() {
+    for kind in ALL {
+        let mut world = World::new(kind).await;
+        let room = Room::new(&[]);
+        let mut p = world.dial(1, &room.source);
+        let mut d = world.host().await;
+        d.session.ask_lease_age();
+        d.session.reply(HelloReply::Wait, None);
+        assert_eq!(p.edge().await, SendEvent::Reply(HelloReply::Wait));
+        room.ready(&d);
+        assert_eq!(p.edge().await, SendEvent::Reply(HelloReply::Ready));
+        assert_eq!(p.edge().await, SendEvent::AsksLeaseAge);
+        p.session.lease_age(None);
+        assert_eq!(d.edge().await, RecvEvent::LeaseAge(None));
+        p.session.kill();
     }
 }
 

@@ -43,7 +43,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
 
     let model = loading::load(&config, true)?;
     let engine = model
-        .engine(&settings, &Faults::none())
+        .engine(0, &settings, &Faults::none())
         .context("the model was loaded without its weights")?;
     let alone = engine_alone(&*engine, args)?;
     drop(engine);

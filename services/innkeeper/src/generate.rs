@@ -59,7 +59,7 @@ fn alone(args: &Args) -> anyhow::Result<()> {
     let config = args.engine.resolve().unwrap_or_else(|error| exit_with(&error));
     let model = loading::load(&config, true)?;
     let engine = model
-        .engine(&Settings::default(), &Faults::none())
+        .engine(0, &Settings::default(), &Faults::none())
         .context("the model was loaded without its weights")?;
     let tokenizer = model.tokenizer();
     let prompt = if args.raw {

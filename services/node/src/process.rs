@@ -29,18 +29,19 @@ where
     F: FnOnce(WorkerWiring) -> Fut,
     Fut: Future<Output = Result<Running, StartError>>,
 {
-    let (config, engine) = match (node.resolve(role), engine.resolve()) {
+    let (mut config, engine) = match (node.resolve(role), engine.resolve()) {
         (Ok(config), Ok(engine)) => (config, engine),
         (Err(error), _) | (_, Err(error)) => exit_with(&error),
     };
-    if let Err(error) = check_faults(&config.run.faults, &engine) {
+    if let Err(error) = check_faults(&config.run.faults, &engine).and_then(|()| engine.check_workers(1)) {
         exit_with(&error);
     }
+    engine.fit(&mut config.settings);
     run(config, |ground, tasks| async move {
         let loading = tokio::task::spawn_blocking(move || Model::load(&engine, true, &|_| {}));
         let model = loading.await??;
         let engine = model
-            .engine(&ground.config.settings, &ground.faults)
+            .engine(0, &ground.config.settings, &ground.faults)
             .ok_or_else(|| anyhow::anyhow!("the model was loaded without its weights"))?;
         let wiring = WorkerWiring {
             ground,

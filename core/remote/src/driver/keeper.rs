@@ -120,11 +120,22 @@ impl<P: Probe> Keeper<P> {
     async fn decide(&mut self) {
         let now = self.watcher.now();
         let silent = self.watcher.status().in_hand;
-        self.fence.wedged(silent.is_some_and(|age| age >= self.care.ttl), now);
+        let wedged = silent.is_some_and(|age| age >= self.care.ttl);
+        self.fence.wedged(wedged, now);
         match self.fence.decide(now) {
-            Order::Wait(_) => {}
+            Order::Wait(_) => self.forgive(wedged),
             Order::GiveUp => self.give_up("it was restarted too often"),
             Order::Restart(cause) => self.restart(cause).await,
+        }
+    }
+
+    /// Nobody restarts it, and yet it moves again and holds nothing any more: it ran on, or somebody looked after it.
+    fn forgive(&mut self, wedged: bool) {
+        let is_well = !wedged && self.pinned.borrow().is_none();
+        if self.care.hook == Hook::None && is_well && self.condition.borrow().given_up {
+            tracing::info!("the engine moves again: the worker takes rooms");
+            self.condition.send_modify(|condition| condition.given_up = false);
+            self.fence.restarted();
         }
     }
 

@@ -10,6 +10,9 @@ use crate::coverage::Run;
 /// Most runs of complete slabs that Ready carries. What is left out is sent again.
 pub const MAX_RUNS: usize = (MAX_PAYLOAD - 8) / 8;
 
+/// A LeaseAge that says nothing.
+const NOBODY_KNOWS: u64 = u64::MAX;
+
 /// The payload of a hello; room and epoch are in the header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HelloBody {
@@ -31,6 +34,7 @@ pub enum Body {
     Manifest,
     Progress(u64),
     Fail(Reason, Evidence),
+    LeaseAge(Option<Millis>),
     Ready { verified: u64, runs: Vec<Run> },
     Wait,
     Verified { verified: u64, taken: u64 },
@@ -39,6 +43,7 @@ pub enum Body {
     Unknown,
     Stale,
     AlreadyCommitted,
+    AskLeaseAge,
 }
 
 impl Body {
@@ -57,6 +62,8 @@ impl Body {
             Kind::Unknown => Some(Self::Unknown),
             Kind::Stale => Some(Self::Stale),
             Kind::AlreadyCommitted => Some(Self::AlreadyCommitted),
+            Kind::AskLeaseAge => Some(Self::AskLeaseAge),
+            Kind::LeaseAge => cursor.u64().map(lease_age),
             Kind::Hello => hello(&mut cursor),
             Kind::Progress => cursor.u64().map(Self::Progress),
             Kind::Fail => fail(&mut cursor),
@@ -80,6 +87,7 @@ impl Body {
             Self::Manifest => Kind::Manifest,
             Self::Progress(_) => Kind::Progress,
             Self::Fail(..) => Kind::Fail,
+            Self::LeaseAge(_) => Kind::LeaseAge,
             Self::Ready { .. } => Kind::Ready,
             Self::Wait => Kind::Wait,
             Self::Verified { .. } => Kind::Verified,
@@ -88,6 +96,7 @@ impl Body {
             Self::Unknown => Kind::Unknown,
             Self::Stale => Kind::Stale,
             Self::AlreadyCommitted => Kind::AlreadyCommitted,
+            Self::AskLeaseAge => Kind::AskLeaseAge,
         }
     }
 
@@ -119,6 +128,7 @@ impl Body {
                 }
             }
             Self::Progress(engine) => out.extend(engine.to_le_bytes()),
+            Self::LeaseAge(age) => out.extend(age.map_or(NOBODY_KNOWS, |age| age.0).to_le_bytes()),
             Self::Fail(reason, evidence) => {
                 put_reason(&mut out, *reason);
                 put_evidence(&mut out, evidence);
@@ -142,10 +152,15 @@ impl Body {
             | Self::Committed
             | Self::Unknown
             | Self::Stale
-            | Self::AlreadyCommitted => {}
+            | Self::AlreadyCommitted
+            | Self::AskLeaseAge => {}
         }
         out
     }
+}
+
+fn lease_age(age: u64) -> Body {
+    Body::LeaseAge((age != NOBODY_KNOWS).then_some(Millis(age)))
 }
 
 fn hello(cursor: &mut Cursor<'_>) -> Option<Body> {

@@ -24,6 +24,7 @@
 //! | 4 | Manifest | P | a piece of the manifest, in order, at least one byte |
 //! | 5 | Progress | P | chunks and steps u64 |
 //! | 6 | Fail | both | reason, evidence |
+//! | 7 | LeaseAge | P | the most that the lease of the room's KV is old, u64 ms; all ones: nobody knows |
 //! | 16 | Ready | D | bytes verified u64, then runs of complete slabs: first u32, count u32 |
 //! | 17 | Wait | D | |
 //! | 18 | Verified | D | bytes verified over all epochs u64, slab bytes taken in this session u64 |
@@ -32,6 +33,7 @@
 //! | 21 | Unknown | D | |
 //! | 22 | Stale | D | |
 //! | 23 | AlreadyCommitted | D | the answer to a hello for a room that D committed |
+//! | 24 | AskLeaseAge | D | |
 //!
 //! A *reason* is its code with one byte of length before it. *Evidence* is: waited_for u8 (0 nobody, 1 prefill, 2 decode,
 //! 3 router), waited u64 ms, tokens_computed u32, bytes_sealed u64, bytes_sent u64, bytes_verified u64, tokens_made u32,
@@ -67,6 +69,7 @@ pub enum Kind {
     Manifest = 4,
     Progress = 5,
     Fail = 6,
+    LeaseAge = 7,
     Ready = 16,
     Wait = 17,
     Verified = 18,
@@ -75,17 +78,19 @@ pub enum Kind {
     Unknown = 21,
     Stale = 22,
     AlreadyCommitted = 23,
+    AskLeaseAge = 24,
 }
 
 impl Kind {
     /// Every kind.
-    pub const ALL: [Self; 14] = [
+    pub const ALL: [Self; 16] = [
         Self::Hello,
         Self::Started,
         Self::Slab,
         Self::Manifest,
         Self::Progress,
         Self::Fail,
+        Self::LeaseAge,
         Self::Ready,
         Self::Wait,
         Self::Verified,
@@ -94,6 +99,7 @@ impl Kind {
         Self::Unknown,
         Self::Stale,
         Self::AlreadyCommitted,
+        Self::AskLeaseAge,
     ];
 
     fn from_wire(value: u8) -> Option<Self> {
@@ -106,14 +112,18 @@ impl Kind {
         match self {
             Self::Hello => (24, 24),
             Self::Slab | Self::Manifest => (1, MAX_PAYLOAD),
-            Self::Progress => (8, 8),
+            Self::Progress | Self::LeaseAge => (8, 8),
             Self::Fail => (2, 320),
             Self::Ready => (8, 8 + 8 * MAX_RUNS),
             Self::Verified => (16, 16),
             Self::Ended => (2, 256),
-            Self::Started | Self::Wait | Self::Committed | Self::Unknown | Self::Stale | Self::AlreadyCommitted => {
-                (0, 0)
-            }
+            Self::Started
+            | Self::Wait
+            | Self::Committed
+            | Self::Unknown
+            | Self::Stale
+            | Self::AlreadyCommitted
+            | Self::AskLeaseAge => (0, 0),
         }
     }
 }

@@ -38,6 +38,8 @@ fn bodies() -> Vec<Body> {
         Body::Hello(hello),
         Body::Started,
         Body::Progress(7),
+        Body::LeaseAge(Some(Millis(4))),
+        Body::LeaseAge(None),
         Body::Ready {
             verified: 5,
             runs: vec![Run { first: 0, count: 3 }, Run { first: 9, count: 1 }],
@@ -48,6 +50,7 @@ fn bodies() -> Vec<Body> {
         Body::Unknown,
         Body::Stale,
         Body::AlreadyCommitted,
+        Body::AskLeaseAge,
     ];
     all.extend(
         Reason::ALL

@@ -162,7 +162,7 @@ fn manifest(input: &mut Input<'_>) -> Manifest {
 
 /// Any body, of either side.
 fn body(input: &mut Input<'_>) -> Body {
-    match input.u8() % 12 {
+    match input.u8() % 14 {
         0 => Body::Hello(HelloBody {
             token: input.u64(),
             prefill: Incarnation::new(input.u64()),
@@ -184,6 +184,8 @@ fn body(input: &mut Input<'_>) -> Body {
         8 => Body::Ended(reason(input)),
         9 => Body::Unknown,
         10 => Body::Stale,
+        11 => Body::AskLeaseAge,
+        12 => Body::LeaseAge((!input.u8().is_multiple_of(4)).then(|| Millis(input.u64()))),
         _ => Body::AlreadyCommitted,
     }
 }

@@ -31,9 +31,20 @@ struct Orders {
     replies: VecDeque<(HelloReply, Option<Grant>)>,
     waited: bool,
     answered: bool,
+    asks: Asks,
     last: Option<LastWord>,
     /// The task is over: nothing is kept any more.
     closed: bool,
+}
+
+/// Whether D asks for the age of the KV's lease. Once in a session.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Asks {
+    #[default]
+    Nothing,
+    Wants,
+    Asked,
+    Answered,
 }
 
 /// D's last words.
@@ -93,6 +104,15 @@ impl RecvSession for RecvShared {
         if !matches!(reply, HelloReply::Wait | HelloReply::Ready) {
             self.signals.last.cancel();
         }
+        self.signals.wake.notify_one();
+    }
+
+    fn ask_lease_age(&self) {
+        let mut orders = self.orders();
+        if orders.asks == Asks::Nothing {
+            orders.asks = Asks::Wants;
+        }
+        drop(orders);
         self.signals.wake.notify_one();
     }
 

@@ -4,6 +4,7 @@ use std::sync::atomic::Ordering;
 
 use innkeeper_room::{SlabError, SlabId};
 
+use super::Asks;
 use super::check::{PageSums, check_manifest};
 use super::run::{RecvTask, Tally};
 use crate::coverage::CoverageError;
@@ -76,7 +77,7 @@ impl RecvTask {
             return Err(ReadError::Fenced);
         }
         match header.kind {
-            Kind::Started | Kind::Progress | Kind::Fail => Ok(()),
+            Kind::Started | Kind::Progress | Kind::Fail | Kind::LeaseAge => Ok(()),
             Kind::Slab | Kind::Manifest => {
                 let refused = |why: &str| Err(ReadError::Refused(format!("a {:?} frame {why}", header.kind)));
                 if hearing.judged {
@@ -170,6 +171,16 @@ impl RecvTask {
             }
             Body::Progress(engine) => {
                 self.outbox.counter(PROGRESS, RecvEvent::PeerProgress(engine));
+                Ok(None)
+            }
+            Body::LeaseAge(age) => {
+                let mut orders = self.shared.orders();
+                if orders.asks != Asks::Asked {
+                    return Err(ReadError::Refused("an answer that nobody asked for".into()));
+                }
+                orders.asks = Asks::Answered;
+                drop(orders);
+                self.outbox.edge(RecvEvent::LeaseAge(age));
                 Ok(None)
             }
             Body::Fail(reason, evidence) => Ok(Some(RecvEvent::PeerFailed(reason, evidence))),

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use innkeeper_room::HelloReply;
 use tokio::time::Instant;
 
-use super::LastWord;
+use super::{Asks, LastWord};
 use super::run::{RecvTask, Tally};
 use crate::frame::{Body, MAX_RUNS};
 use crate::port::Grant;
@@ -17,6 +17,7 @@ use crate::stats::Stats;
 enum Next {
     Last(LastWord),
     Reply(HelloReply, Option<Grant>),
+    Ask,
     Nothing,
 }
 
@@ -59,6 +60,7 @@ impl RecvTask {
                     writer.control(&body).await?;
                     return Ok(WriteEnd::LastWord);
                 }
+                Next::Ask => writer.control(&Body::AskLeaseAge).await?,
                 Next::Nothing => {
                     let force = tally.flush.swap(false, Ordering::Relaxed);
                     let again = self.tell(writer, tally, &mut told, force).await?;
@@ -76,7 +78,15 @@ impl RecvTask {
         if let Some((reply, grant)) = orders.replies.pop_front() {
             return Next::Reply(reply, grant);
         }
-        orders.last.map_or(Next::Nothing, Next::Last)
+        if let Some(word) = orders.last {
+            return Next::Last(word);
+        }
+        // Before Ready there is no KV that could be asked about.
+        if orders.asks == Asks::Wants && orders.answered {
+            orders.asks = Asks::Asked;
+            return Next::Ask;
+        }
+        Next::Nothing
     }
 
     async fn wait(&self, until: Option<Instant>) {

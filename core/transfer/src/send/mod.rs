@@ -7,7 +7,7 @@ mod write;
 use std::collections::{HashSet, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use innkeeper_room::{Evidence, Manifest, Reason, SlabMeta};
+use innkeeper_room::{Evidence, Manifest, Millis, Reason, SlabMeta};
 use tokio_util::sync::CancellationToken;
 
 pub(crate) use run::SendTask;
@@ -32,6 +32,7 @@ pub(crate) struct SendShared {
 struct Orders {
     started: bool,
     progress: Option<u64>,
+    lease_age: Option<Option<Millis>>,
     /// Bounded by the room's slabs: each is taken once.
     slabs: VecDeque<SlabMeta>,
     known: HashSet<u32>,
@@ -95,6 +96,10 @@ impl SendSession for SendShared {
 
     fn progress(&self, engine: u64) {
         self.order(|orders| orders.progress = Some(engine));
+    }
+
+    fn lease_age(&self, age: Option<Millis>) {
+        self.order(|orders| orders.lease_age = Some(age));
     }
 
     fn fail(&self, reason: Reason, evidence: Evidence) {

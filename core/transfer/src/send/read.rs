@@ -22,7 +22,7 @@ impl SendTask {
             }
             allowed(header.kind)
         };
-        let mut waited = false;
+        let (mut waited, mut asked) = (false, false);
         loop {
             let body = match reader.next(&mut gate).await {
                 Ok(Some((header, payload))) => Body::decode(header.kind, payload).map_err(ReadError::from),
@@ -46,13 +46,26 @@ impl SendTask {
                     }
                     continue;
                 }
+                Ok(Body::AskLeaseAge) => {
+                    if !std::mem::replace(&mut asked, true) {
+                        self.outbox.edge(SendEvent::AsksLeaseAge);
+                    }
+                    continue;
+                }
                 Ok(Body::Committed) => SendEvent::Committed,
                 Ok(Body::AlreadyCommitted) => SendEvent::Reply(HelloReply::Committed),
                 Ok(Body::Ended(reason)) => SendEvent::Reply(HelloReply::Ended(reason)),
                 Ok(Body::Unknown) => SendEvent::Reply(HelloReply::Unknown),
                 Ok(Body::Stale) => SendEvent::Reply(HelloReply::Stale),
                 Ok(Body::Fail(reason, evidence)) => SendEvent::PeerFailed(reason, evidence),
-                Ok(Body::Hello(_) | Body::Started | Body::Slab | Body::Manifest | Body::Progress(_)) => {
+                Ok(
+                    Body::Hello(_)
+                    | Body::Started
+                    | Body::Slab
+                    | Body::Manifest
+                    | Body::Progress(_)
+                    | Body::LeaseAge(_),
+                ) => {
                     return ReadEnd::Broken(Broken::new("the decode worker spoke as a prefill worker"));
                 }
                 Err(error) => return ReadEnd::Broken(error.into()),
@@ -74,7 +87,7 @@ impl SendTask {
 
 fn allowed(kind: Kind) -> Result<(), ReadError> {
     match kind {
-        Kind::Hello | Kind::Started | Kind::Slab | Kind::Manifest | Kind::Progress => {
+        Kind::Hello | Kind::Started | Kind::Slab | Kind::Manifest | Kind::Progress | Kind::LeaseAge => {
             Err(ReadError::Refused(format!("a {kind:?} frame from the decode worker")))
         }
         Kind::Fail
@@ -85,6 +98,7 @@ fn allowed(kind: Kind) -> Result<(), ReadError> {
         | Kind::Ended
         | Kind::Unknown
         | Kind::Stale
-        | Kind::AlreadyCommitted => Ok(()),
+        | Kind::AlreadyCommitted
+        | Kind::AskLeaseAge => Ok(()),
     }
 }

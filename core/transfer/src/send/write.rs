@@ -91,6 +91,7 @@ impl SendTask {
         let Orders {
             started,
             progress,
+            lease_age,
             slabs,
             manifest,
             last,
@@ -104,6 +105,9 @@ impl SendTask {
         }
         if let Some(engine) = progress.take() {
             return Next::Say(Body::Progress(engine));
+        }
+        if let Some(age) = lease_age.take() {
+            return Next::Say(Body::LeaseAge(age));
         }
         if !ready || hand.slab.is_some() {
             return Next::Nothing;

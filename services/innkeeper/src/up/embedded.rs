@@ -36,7 +36,7 @@ async fn live(plan: Plan, model: Arc<Model>) -> anyhow::Result<()> {
     let mut running = vec![];
     for config in &plan.nodes {
         running.push(
-            start(config.clone(), &model, &store)
+            start(config.clone(), plan.nth(config), &model, &store)
                 .await
                 .with_context(|| config.name.clone())?,
         );
@@ -79,7 +79,7 @@ pub(crate) async fn bench_cluster(
     let store: Arc<dyn Store> = Arc::new(MemoryStore::new(MemoryConfig::default()));
     let mut running = vec![];
     for config in &plan.nodes {
-        running.push(start(config.clone(), model, &store).await?);
+        running.push(start(config.clone(), plan.nth(config), model, &store).await?);
     }
     let addr = running.last().map(|router| router.me.http.clone()).unwrap_or_default();
     http::wait_ready(&plan.reach(&addr), plan.prefill, plan.decode, READY_WITHIN).await?;
@@ -93,7 +93,8 @@ impl BenchCluster {
     }
 }
 
-async fn start(config: NodeConfig, model: &Arc<Model>, store: &Arc<dyn Store>) -> anyhow::Result<Running> {
+/// `nth`: which of the workers it is, those of prefill first.
+async fn start(config: NodeConfig, nth: usize, model: &Arc<Model>, store: &Arc<dyn Store>) -> anyhow::Result<Running> {
     let role = config.role;
     let ground = Ground::new(config, random::incarnation()?, Arc::clone(store));
     let tasks = Tasks::new();
@@ -101,7 +102,7 @@ async fn start(config: NodeConfig, model: &Arc<Model>, store: &Arc<dyn Store>) -
         return Ok(innkeeper_router::start(ground, Arc::clone(model), tasks).await?);
     }
     let engine = model
-        .engine(&ground.config.settings, &ground.faults)
+        .engine(nth, &ground.config.settings, &ground.faults)
         .context("the model was loaded without its weights")?;
     let wiring = WorkerWiring {
         ground,

@@ -82,6 +82,24 @@ impl Plan {
         }
     }
 
+    /// Which of the workers a node is, those of prefill first: whose engine is in that place of the list.
+    fn nth(&self, node: &NodeConfig) -> usize {
+        let before = self.nodes.iter().take_while(|other| other.name != node.name);
+        let before = before.filter(|other| other.role == node.role).count();
+        match node.role {
+            Role::Prefill | Role::Router => before,
+            Role::Decode => self.prefill as usize + before,
+        }
+    }
+
+    /// What a node's process is told of its engine. A router knows of all.
+    fn engine_of(&self, node: &NodeConfig) -> EngineConfig {
+        match node.role {
+            Role::Router => self.engine.clone(),
+            Role::Prefill | Role::Decode => self.engine.of_worker(self.nth(node)),
+        }
+    }
+
     /// How this process reaches the router.
     fn reach(&self, addr: &str) -> RouterArgs {
         let tls = self.security().and_then(|security| security.tls.as_ref());
@@ -127,8 +145,10 @@ impl Plan {
 
 impl Args {
     fn plan(&self) -> Result<Plan, ConfigError> {
-        let settings = self.settings.resolve()?;
+        let mut settings = self.settings.resolve()?;
         let (engine, mut run) = (self.engine.resolve()?, self.run.resolve()?);
+        engine.check_workers(self.prefill + self.decode)?;
+        engine.fit(&mut settings);
         let key = own_key(&mut run.security)?;
         check_faults(&run.faults, &engine)?;
         let store = self.store.resolve()?;

@@ -40,7 +40,7 @@ async fn live(plan: Plan, model: String) -> anyhow::Result<()> {
     let keepers = plan
         .nodes
         .iter()
-        .map(|node| keep(node, &plan.engine, stop.clone(), signals.force.clone()));
+        .map(|node| keep(node, plan.engine_of(node), stop.clone(), signals.force.clone()));
     let keepers = futures::future::try_join_all(keepers);
     tokio::pin!(keepers);
     let addr = plan.addr();
@@ -63,13 +63,13 @@ async fn live(plan: Plan, model: String) -> anyhow::Result<()> {
 /// Keeps one node's process alive until `stop`, then lets it drain.
 async fn keep(
     node: &NodeConfig,
-    engine: &EngineConfig,
+    engine: EngineConfig,
     stop: CancellationToken,
     force: CancellationToken,
 ) -> anyhow::Result<()> {
     let mut budget = RestartBudget::new(RESTARTS, RESTART_WINDOW);
     loop {
-        let mut child = spawn(node, engine).with_context(|| format!("starting {}", node.name))?;
+        let mut child = spawn(node, &engine).with_context(|| format!("starting {}", node.name))?;
         // Held for as long as the child lives: waiting for a child closes what it still has of it, and its end is a
         // request to drain.
         let _parent_lives = child.stdin.take();

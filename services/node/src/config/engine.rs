@@ -1,8 +1,9 @@
 //! Which engine a worker runs, and how large.
 
 use clap::ValueEnum;
+use innkeeper_room::Settings;
 
-use super::{ConfigError, flag, wrong};
+use super::{ConfigError, RemoteConfig, flag, wrong};
 
 /// Which engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, ValueEnum)]
@@ -12,6 +13,8 @@ pub enum EngineKind {
     Embedded,
     /// A deterministic one without a model, for tests.
     Mock,
+    /// vLLM, unmodified, next to the worker (--engine-url). It moves the KV itself, with NIXL.
+    Vllm,
 }
 
 /// The engine, as far as it is set.
@@ -21,7 +24,8 @@ pub struct EngineArgs {
     /// Which engine computes. [default: embedded]
     #[arg(long, value_enum, value_name = "KIND")]
     pub engine: Option<EngineKind>,
-    /// A GGUF file, or the id of a model: what the embedded engine runs. [default: SmolLM2-135M-Instruct]
+    /// A GGUF file, or the id of a model: what the embedded engine runs. With vLLM: the folder of its model, where the tokenizer
+    /// is. [default: SmolLM2-135M-Instruct; with vLLM what the engine says]
     #[arg(long, value_name = "PATH|ID")]
     pub model: Option<String>,
     /// Threads of the embedded engine. [default: one per core]
@@ -36,6 +40,20 @@ pub struct EngineArgs {
     /// Longest prompt and answer together, in tokens. [default: the model's, 8192 for the mock engine]
     #[arg(long, value_name = "TOKENS")]
     pub context: Option<u32>,
+    /// Where the engine listens that runs next to the worker, as http://host:port. `innkeeper up` takes one for each worker,
+    /// those of prefill first, with commas between them.
+    #[arg(long, value_name = "URL", value_delimiter = ',')]
+    pub engine_url: Vec<String>,
+    /// Who starts that engine anew when its pages cannot be got back otherwise: exec:COMMAND, probe (the platform, which looks at
+    /// /engine/livez of the worker), or none (the worker takes no rooms, and somebody is to look). [default: none]
+    #[arg(long, value_name = "HOW")]
+    pub engine_restart: Option<String>,
+    /// How long prefill's engine keeps KV that nobody reads, in seconds: what its kv_lease_duration is. [default: 30]
+    #[arg(long, value_name = "SECONDS")]
+    pub engine_kv_lease: Option<u32>,
+    /// The model as clients name it. [default: what it is called where it comes from]
+    #[arg(long, value_name = "NAME")]
+    pub served_model_name: Option<String>,
     /// Simulated time per prompt token of the mock engine, in microseconds. [default: 20]
     #[arg(long, value_name = "US")]
     pub mock_prefill_us_per_token: Option<u64>,
@@ -55,6 +73,8 @@ pub struct EngineConfig {
     pub kind: EngineKind,
     /// What the embedded one runs; `None`: the default model.
     pub model: Option<String>,
+    /// As clients name it; `None`: what it is called where it comes from.
+    pub served_model_name: Option<String>,
     /// Its threads, at least 1.
     pub threads: u32,
     /// KV pages in the pool, at least 1.
@@ -65,6 +85,8 @@ pub struct EngineConfig {
     pub context: Option<u32>,
     /// The mock engine's simulated times and sizes.
     pub mock: MockTiming,
+    /// Engines that run next to their workers.
+    pub remote: Option<RemoteConfig>,
 }
 
 /// The mock engine's simulated times and sizes.
@@ -96,7 +118,8 @@ impl EngineArgs {
     pub fn resolve(&self) -> Result<EngineConfig, ConfigError> {
         let kind = self.engine.unwrap_or_default();
         let default_pages = match kind {
-            EngineKind::Embedded => 1024,
+            // vLLM's own pool counts.
+            EngineKind::Embedded | EngineKind::Vllm => 1024,
             EngineKind::Mock => 4096,
         };
         let cores = std::thread::available_parallelism().map_or(1, |cores| u32::try_from(cores.get()).unwrap_or(1));
@@ -112,6 +135,7 @@ impl EngineArgs {
         Ok(EngineConfig {
             kind,
             model: self.model.clone(),
+            served_model_name: self.served_model_name.clone(),
             threads: within("threads", self.threads.unwrap_or(cores), 1024, "1 to 1024")?,
             kv_pages: within(
                 "kv-pages",
@@ -129,11 +153,43 @@ impl EngineArgs {
                 decode_us_per_token: self.mock_decode_us_per_token.unwrap_or(mock.decode_us_per_token),
                 kv_bytes_per_token: kv_bytes,
             },
+            remote: RemoteConfig::resolve(self, kind)?,
         })
     }
 }
 
 impl EngineConfig {
+    /// What a worker is told that is the `nth` of several; engines that are part of the worker are all alike.
+    #[must_use]
+    pub fn of_worker(&self, nth: usize) -> Self {
+        Self {
+            remote: self.remote.as_ref().map(|remote| remote.of(nth)),
+            ..self.clone()
+        }
+    }
+
+    /// What an engine next door has of its own is not kept by the worker: the prefix cache.
+    pub const fn fit(&self, settings: &mut Settings) {
+        if self.remote.is_some() {
+            settings.prefix_cache_percent = 0;
+        }
+    }
+
+    /// Refuses another number of engines next door than there are workers.
+    ///
+    /// # Errors
+    /// [`ConfigError::Wrong`].
+    pub fn check_workers(&self, workers: u32) -> Result<(), ConfigError> {
+        match &self.remote {
+            Some(remote) if remote.urls.len() != workers as usize => Err(wrong(
+                "engine-url",
+                remote.urls.len(),
+                &format!("{workers}: one engine for each worker, those of prefill first"),
+            )),
+            Some(_) | None => Ok(()),
+        }
+    }
+
     /// The arguments that give exactly this configuration.
     #[must_use]
     pub fn to_args(&self) -> Vec<String> {
@@ -150,6 +206,9 @@ impl EngineConfig {
             flag("mock-kv-bytes-per-token", self.mock.kv_bytes_per_token),
         ];
         args.extend(self.model.iter().map(|model| flag("model", model)));
+        let served = self.served_model_name.iter();
+        args.extend(served.map(|name| flag("served-model-name", name)));
+        args.extend(self.remote.iter().flat_map(RemoteConfig::to_args));
         args.extend(self.context.iter().map(|context| flag("context", context)));
         args
     }

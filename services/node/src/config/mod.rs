@@ -13,6 +13,7 @@
 //! recorder   where rooms that are over are kept
 //! security   API keys, certificates, limits of connections
 //! engine     which engine, and how large
+//! remote     engines that run next to their workers
 //! limits     what each tenant may ask of a router
 //! failure    what becomes of a stream whose room is lost
 //! faults     what tests ask a node to do wrong
@@ -24,6 +25,7 @@ mod faults;
 mod limits;
 mod node;
 mod recorder;
+mod remote;
 mod security;
 mod settings;
 mod source;
@@ -40,6 +42,7 @@ pub use faults::{Fault, MessageAct, MessageFault, NoFault, Way, Wish, check_faul
 pub use limits::{Limit, Limits, LimitsArgs, LimitsConfig};
 pub use node::{IdentityArgs, NodeArgs, NodeConfig, RunArgs, RunConfig};
 pub use recorder::{RecorderArgs, RecorderConfig};
+pub use remote::RemoteConfig;
 pub use security::{CertificateFiles, SecurityArgs, SecurityConfig};
 pub use settings::SettingsArgs;
 pub use source::{parse_from, parse_or_exit};

@@ -8,7 +8,7 @@ use innkeeper_actors::hooks::Hooks;
 use innkeeper_actors::ports::Answer;
 use innkeeper_actors::worker::craft::Craft;
 use innkeeper_actors::worker::node::{WorkerNode, WorkerParts};
-use innkeeper_engine::Engine;
+use innkeeper_engine::{Engine, Seen, Tickets};
 use innkeeper_proto::v1::worker_server::WorkerServer;
 use innkeeper_room::Role;
 use innkeeper_room::ledger::{Gauges, RoomRow};
@@ -290,6 +290,10 @@ impl<C: Craft> NodeView for View<C> {
             prompt_tokens: status.prompt_tokens,
             output_tokens: status.output_tokens,
         })
+    }
+
+    fn next_door(&self) -> Option<Seen> {
+        self.engine.tickets().map(Tickets::seen)
     }
 
     fn page(&self) -> Option<PageSize> {

@@ -4,6 +4,7 @@
 //! /metrics              Prometheus; OpenMetrics for those that accept it
 //! /health               200 while the node is as it should be and its ledger answers, else 503; who it is, as JSON
 //! /ready                200 while new work may be sent here, else 503
+//! /engine/livez         503 while the engine next door is to be ended and started anew, else 200: its liveness probe; 404 without one
 //! /innkeeper/v1/node    who it is: one row of `ps --json`, and its version and time (unix, milliseconds)
 //! /innkeeper/v1/rooms   its rooms: the rows of `rooms ls --json`; 503 if the ledger does not answer
 //! ```
@@ -63,6 +64,7 @@ pub fn endpoints(view: Arc<dyn NodeView>, metrics: Arc<NodeMetrics>) -> Router {
         .route("/metrics", get(scrape))
         .route("/health", get(health))
         .route("/ready", get(ready))
+        .route("/engine/livez", get(engine_livez))
         .with_state(Node { view, metrics })
 }
 
@@ -180,6 +182,16 @@ async fn ready(State(node): State<Node>) -> Response {
         StatusCode::SERVICE_UNAVAILABLE
     };
     (status, Json(json!({ "ready": ready, "state": own.state }))).into_response()
+}
+
+/// What the platform asks that restarts the engine: whether it is to.
+async fn engine_livez(State(node): State<Node>) -> Response {
+    let (status, ending) = match node.view.next_door() {
+        None => return StatusCode::NOT_FOUND.into_response(),
+        Some(seen) if seen.ending => (StatusCode::SERVICE_UNAVAILABLE, true),
+        Some(_) => (StatusCode::OK, false),
+    };
+    (status, Json(json!({ "restart_engine": ending }))).into_response()
 }
 
 async fn node(State(view): State<Arc<dyn NodeView>>) -> Response {

@@ -15,12 +15,14 @@ use crate::view::fake::FakeNode;
 struct Served {
     addr: std::net::SocketAddr,
     state: Arc<std::sync::Mutex<NodeState>>,
+    next_door: Arc<std::sync::Mutex<Option<innkeeper_engine::Seen>>>,
     tasks: Tasks,
 }
 
 impl Served {
     async fn start(node: FakeNode) -> Self {
         let state = Arc::clone(&node.state);
+        let next_door = Arc::clone(&node.next_door);
         let view: Arc<dyn NodeView> = Arc::new(node);
         let metrics = Arc::new(NodeMetrics::new(Role::Decode, Arc::clone(&view)));
         let slow = get(|| async {
@@ -38,7 +40,12 @@ impl Served {
         let stop = tasks.token().clone();
         let serving = async move { serve(listener, router, stop, Duration::from_millis(200)).await };
         tasks.spawn_watching("http_server", serving).unwrap();
-        Self { addr, state, tasks }
+        Self {
+            addr,
+            state,
+            next_door,
+            tasks,
+        }
     }
 
     /// Status and body.
@@ -85,6 +92,20 @@ async fn what_was_never_recorded_is_not_found_and_what_is_no_room_is_refused() {
         assert!(body["error"]["message"].is_string() && body["error"]["type"].is_string());
     }
     assert_eq!(served.get("/innkeeper/v1/ended?limit=many").await.0, 400);
+}
+
+#[tokio::test]
+async fn the_platform_is_told_when_the_engine_next_door_is_to_be_started_anew() {
+    let served = Served::start(FakeNode::answering(Gauges::default())).await;
+    assert_eq!(served.get("/engine/livez").await.0, 404, "it has none");
+    for ending in [false, true, false] {
+        *served.next_door.lock().unwrap() = Some(innkeeper_engine::Seen {
+            ending,
+            ..innkeeper_engine::Seen::default()
+        });
+        let expected = (if ending { 503 } else { 200 }, json!({ "restart_engine": ending }));
+        assert_eq!(served.json("/engine/livez").await, expected);
+    }
 }
 
 #[tokio::test]

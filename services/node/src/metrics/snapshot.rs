@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use innkeeper_engine::Seen;
 use innkeeper_room::ledger::Gauges;
 use innkeeper_room::{Class, Millis, Phase, Role};
 use prometheus_client::collector::Collector;
@@ -25,6 +26,7 @@ pub(super) struct Snapshot {
     refused: Vec<(&'static str, u64)>,
     zombies: u64,
     engine: Option<EngineCounts>,
+    next_door: Option<Seen>,
     pub(super) page: Option<PageSize>,
     pub(super) spans: Option<[(&'static str, u64); 3]>,
     pub(super) recorder: Option<[(&'static str, u64); 4]>,
@@ -45,6 +47,7 @@ impl Snapshot {
             refused: view.refused_connections(),
             zombies: view.zombies(),
             engine: view.engine(),
+            next_door: view.next_door(),
             page: view.page(),
             spans: None,
             recorder: None,
@@ -230,8 +233,26 @@ impl Collector for Snapshot {
                 engine.output_tokens,
             )?;
         }
-        Ok(())
+        self.next_door.map_or(Ok(()), |seen| next_door(&mut page, &seen))
     }
+}
+
+/// An engine that is a process of its own, as it shows itself.
+fn next_door(page: &mut Page<'_>, seen: &Seen) -> fmt::Result {
+    let help = "How long the engine has shown no step, in seconds";
+    page.number("engine_step_age_seconds", help, seconds(seen.step_age))?;
+    let help = "What the engine's last canary took that was answered, in seconds";
+    page.number("engine_canary_seconds", help, seconds(seen.canary.unwrap_or_default()))?;
+    let help = "KV pages that the engine itself says are in use";
+    page.gauge("engine_pages", help, seen.used_pages)?;
+    let help = "Processes of the engine, by how they came: ordered from here, or seen to begin";
+    page.counters("engine_restarts", help, "by", &[("ordered", seen.restarts), ("seen", seen.lives)])?;
+    let help = "Tickets that nobody read by, and that were given back to prefill's engine";
+    page.counter("engine_orphan_tickets", help, seen.orphan_tickets)?;
+    let help = "Reads of KV that were not proven to lie within their lease, and whose tokens were thrown away";
+    page.counter("engine_unproven", help, seen.unproven)?;
+    let help = "Whether the engine is given up: nobody starts it anew, and its worker takes no rooms";
+    page.gauge("engine_given_up", help, u32::from(seen.given_up))
 }
 
 /// One value per value of one label.

@@ -3,6 +3,7 @@
 use std::sync::{Arc, Mutex};
 
 use innkeeper_actors::ports::Answer;
+use innkeeper_engine::Seen;
 use innkeeper_room::ledger::{Gauges, RoomRow};
 use innkeeper_room::{Attempt, Epoch, Incarnation, Millis, Owes, Phase, RequestKey, Role, RoomId};
 
@@ -12,6 +13,7 @@ pub(crate) struct FakeNode {
     /// `None`: its ledger hangs.
     gauges: Option<Gauges>,
     pub(crate) state: Arc<Mutex<NodeState>>,
+    pub(crate) next_door: Arc<Mutex<Option<Seen>>>,
 }
 
 impl FakeNode {
@@ -19,6 +21,7 @@ impl FakeNode {
         Self {
             gauges: Some(gauges),
             state: Arc::new(Mutex::new(NodeState::Serving)),
+            next_door: Arc::default(),
         }
     }
 
@@ -26,6 +29,7 @@ impl FakeNode {
         Self {
             gauges: None,
             state: Arc::new(Mutex::new(NodeState::Serving)),
+            next_door: Arc::default(),
         }
     }
 }
@@ -89,6 +93,10 @@ impl NodeView for FakeNode {
             tokens: 16,
             bytes: 1024,
         })
+    }
+
+    fn next_door(&self) -> Option<Seen> {
+        *self.next_door.lock().unwrap()
     }
 
     fn engine(&self) -> Option<EngineCounts> {

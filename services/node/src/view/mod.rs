@@ -4,6 +4,7 @@
 pub(crate) mod fake;
 
 use innkeeper_actors::ports::Answer;
+use innkeeper_engine::Seen;
 use innkeeper_room::ledger::{Gauges, RoomRow};
 use innkeeper_room::{Incarnation, Role};
 use serde::{Deserialize, Serialize};
@@ -107,6 +108,11 @@ pub trait NodeView: Send + Sync + 'static {
 
     /// What the engine has done; `None` without one.
     fn engine(&self) -> Option<EngineCounts> {
+        None
+    }
+
+    /// What an engine next door shows of itself; `None` if the engine is part of the process.
+    fn next_door(&self) -> Option<Seen> {
         None
     }
 

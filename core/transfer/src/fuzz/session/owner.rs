@@ -85,6 +85,7 @@ impl Owner {
             }
             6 => self.pool.grant(false),
             7 => session.committed(),
+            8 if input.u8() % 2 == 0 => session.ask_lease_age(),
             8 => session.fail(script::reason(input), script::evidence(input)),
             _ => session.kill(),
         }
@@ -120,6 +121,7 @@ impl Owner {
                 self.match_exactly(manifest);
             }
             RecvEvent::Corrupt(_) => self.pool.judged(),
+            RecvEvent::LeaseAge(_) => assert!(self.ready, "an answer about KV that nobody may bring"),
             RecvEvent::Started | RecvEvent::PeerFailed(..) | RecvEvent::Broken { .. } | RecvEvent::Quiesced => {}
         }
         let over = |event: &RecvEvent| matches!(event, RecvEvent::PeerFailed(..) | RecvEvent::Broken { .. });
@@ -178,7 +180,7 @@ impl Owner {
                     assert!(body.is_ok(), "D said {:?} that cannot be read", header.kind);
                     assert!(!matches!(
                         header.kind,
-                        Kind::Hello | Kind::Started | Kind::Slab | Kind::Manifest | Kind::Progress
+                        Kind::Hello | Kind::Started | Kind::Slab | Kind::Manifest | Kind::Progress | Kind::LeaseAge
                     ));
                     bytes = rest;
                 }

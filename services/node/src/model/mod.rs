@@ -1,5 +1,7 @@
 //! The model of a process: fetched and loaded once, shared by all engines and the tokenizer in it.
 
+mod remote;
+
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,6 +14,7 @@ use innkeeper_room::Settings;
 
 use crate::config::{EngineConfig, EngineKind};
 use crate::faults::Faults;
+use remote::{Known, Remotes};
 
 /// Tokens in one KV page of a mock's layer group: two groups, so that a page has more than one slab.
 const MOCK_GROUPS: u32 = 2;
@@ -25,6 +28,8 @@ pub struct Model {
     context: u32,
     weights: Option<Arc<Weights>>,
     tokenizer: Arc<dyn Tokenizer>,
+    page_tokens: u32,
+    remotes: Option<Remotes>,
 }
 
 /// What is told while a model is made ready.
@@ -45,6 +50,9 @@ pub enum ModelError {
     /// It could not be loaded.
     #[error(transparent)]
     Weights(#[from] WeightsError),
+    /// An engine next door cannot be used.
+    #[error("{0}")]
+    Engine(String),
     /// Its tokenizer could not be made.
     #[error(transparent)]
     Text(#[from] TextError),
@@ -62,9 +70,14 @@ impl Model {
                 name: config.model.clone().unwrap_or_else(|| "mock".to_owned()),
                 context: config.context.unwrap_or(MockConfig::default().context),
                 config: config.clone(),
+                page_tokens: config.page_tokens,
                 weights: None,
+                remotes: None,
                 tokenizer: Arc::new(ByteTokenizer::new()),
             }));
+        }
+        if let Some(remote) = &config.remote {
+            return remote::load(config, remote, weights).map(|known| Arc::new(Self::known(config, known)));
         }
         let wanted = config.model.as_deref().unwrap_or(fetch::DEFAULT_MODEL);
         let cache = fetch::default_cache_dir();
@@ -82,9 +95,23 @@ impl Model {
                 .context
                 .unwrap_or(u32::MAX)
                 .min(u32::try_from(shape.context).unwrap_or(u32::MAX)),
+            page_tokens: config.page_tokens,
             weights,
+            remotes: None,
             tokenizer,
         }))
+    }
+
+    fn known(config: &EngineConfig, known: Known) -> Self {
+        Self {
+            config: config.clone(),
+            name: known.name,
+            context: known.context,
+            page_tokens: known.page_tokens.unwrap_or(config.page_tokens),
+            weights: None,
+            tokenizer: known.tokenizer,
+            remotes: Some(known.remotes),
+        }
     }
 
     /// The model as clients name it.
@@ -102,7 +129,7 @@ impl Model {
     /// Tokens in a page of its KV.
     #[must_use]
     pub fn page_tokens(&self) -> u32 {
-        self.config.page_tokens
+        self.page_tokens
     }
 
     /// Its tokenizer.
@@ -111,9 +138,13 @@ impl Model {
         Arc::clone(&self.tokenizer)
     }
 
-    /// A new engine over the shared weights, at the mercy of `faults` if it is a mock; `None` if the model was loaded without them.
+    /// The engine of the `nth` worker: a new one over the shared weights, at the mercy of `faults` if it is a mock; or the one next
+    /// door. `None` if the model was loaded without weights, or if there are not so many engines.
     #[must_use]
-    pub fn engine(&self, settings: &Settings, faults: &Faults) -> Option<Arc<dyn Engine>> {
+    pub fn engine(&self, nth: usize, settings: &Settings, faults: &Faults) -> Option<Arc<dyn Engine>> {
+        if let Some(remotes) = &self.remotes {
+            return remotes.engine(nth, settings, self.context, self.tokenizer.vocabulary());
+        }
         let chunk_target: Duration = settings.progress_ttl.duration() / CHUNKS_PER_TTL;
         let EngineConfig {
             kv_pages,

@@ -1,0 +1,103 @@
+//! Which pages of the engine's pool are reserved for whom. The engine counts for itself; what is reserved here is what it may
+//! come to use, so that its own queue stays empty.
+
+use std::collections::BTreeMap;
+
+use innkeeper_engine::EngineError;
+use innkeeper_room::RoomId;
+
+/// Reservations by room, with whatever else the engine's driver knows of each.
+#[derive(Debug)]
+pub(super) struct Book<T> {
+    total: u32,
+    rooms: BTreeMap<RoomId, Place<T>>,
+}
+
+#[derive(Debug)]
+struct Place<T> {
+    pages: u32,
+    /// It is over, and the engine may not have its pages back yet.
+    settling: bool,
+    side: T,
+}
+
+impl<T: Default> Book<T> {
+    pub(super) const fn new(total: u32) -> Self {
+        Self {
+            total,
+            rooms: BTreeMap::new(),
+        }
+    }
+
+    /// Reserves pages for a room.
+    pub(super) fn open(&mut self, room: RoomId, pages: u32) -> Result<(), EngineError> {
+        let free = self.free();
+        if self.rooms.contains_key(&room) {
+            return Err(EngineError::Exists(room));
+        }
+        if pages > free {
+            return Err(EngineError::NoPages { wanted: pages, free });
+        }
+        let place = Place {
+            pages,
+            settling: false,
+            side: T::default(),
+        };
+        self.rooms.insert(room, place);
+        Ok(())
+    }
+
+    /// Ends a reservation; how many pages it had.
+    pub(super) fn close(&mut self, room: RoomId) -> u32 {
+        self.rooms.remove(&room).map_or(0, |place| place.pages)
+    }
+
+    /// The room is over: from now on its pages are not among those that are in use for a reason.
+    pub(super) fn settles(&mut self, room: RoomId) {
+        if let Some(place) = self.rooms.get_mut(&room) {
+            place.settling = true;
+        }
+    }
+
+    /// What is known of a room.
+    pub(super) fn side(&mut self, room: RoomId) -> Option<&mut T> {
+        self.rooms.get_mut(&room).map(|place| &mut place.side)
+    }
+
+    /// Pages that nobody has reserved.
+    pub(super) fn free(&self) -> u32 {
+        self.total.saturating_sub(self.reserved(|_| true))
+    }
+
+    /// Pages of rooms that are not over: what the engine may use for a reason.
+    pub(super) fn in_use(&self) -> u32 {
+        self.reserved(|place| !place.settling)
+    }
+
+    fn reserved(&self, which: impl Fn(&Place<T>) -> bool) -> u32 {
+        let pages = self.rooms.values().filter(|place| which(place)).map(|place| place.pages);
+        pages.fold(0, u32::saturating_add)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn room(number: u64) -> RoomId {
+        RoomId::from_random(number)
+    }
+
+    #[test]
+    fn pages_are_reserved_once_and_come_back_when_the_room_is_closed() {
+        let mut book = Book::<()>::new(10);
+        assert_eq!(book.open(room(1), 6), Ok(()));
+        assert_eq!(book.open(room(1), 1), Err(EngineError::Exists(room(1))));
+        assert_eq!(book.open(room(2), 5), Err(EngineError::NoPages { wanted: 5, free: 4 }));
+        assert_eq!(book.open(room(2), 4), Ok(()));
+        book.settles(room(1));
+        assert_eq!((book.free(), book.in_use()), (0, 4), "what settles is neither free nor in use");
+        assert_eq!((book.close(room(1)), book.close(room(1))), (6, 0));
+        assert_eq!((book.free(), book.in_use()), (6, 4));
+    }
+}
