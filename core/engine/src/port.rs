@@ -119,6 +119,9 @@ pub trait Tickets: Send + Sync {
     /// What it shows of itself.
     fn seen(&self) -> Seen;
 
+    /// What it is, for people.
+    fn about(&self) -> About;
+
     /// D: gives P's engine back what nobody will read. Tried once: P's lease is what is left else.
     fn release(&self, room: RoomId, ticket: &Ticket);
 }
@@ -136,6 +139,12 @@ pub struct Seen {
     pub lives: u64,
     /// Restarts that were ordered from here.
     pub restarts: u64,
+    /// Prompts that it has computed and kept: it can prefill.
+    pub kept: u64,
+    /// Reads from another engine that were proven: it can decode.
+    pub reads: u64,
+    /// Tokens of prompts that it says came from another engine.
+    pub external_tokens: u64,
     /// Tickets that nobody read by and that were given back from here.
     pub orphan_tickets: u64,
     /// Reads that were not proven to lie within their lease.
@@ -144,6 +153,27 @@ pub struct Seen {
     pub ending: bool,
     /// Its pages cannot be got back and nobody starts it anew: its worker takes no rooms, and somebody is to look.
     pub given_up: bool,
+}
+
+/// What an engine that is a process of its own is, for people.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct About {
+    /// Kind and release.
+    pub engine: String,
+    /// Where it listens.
+    pub url: String,
+    /// Its model, as it names it.
+    pub model: String,
+    /// Pages of its own pool.
+    pub pages: u32,
+    /// How long prefill's engine is said to keep KV that nobody reads.
+    pub lease: Millis,
+    /// Who starts it anew.
+    pub restart: String,
+    /// How KV moves.
+    pub transport: &'static str,
+    /// What of the guarantee it does not let hold.
+    pub partial: &'static [&'static str],
 }
 
 /// A prompt to compute and to keep.

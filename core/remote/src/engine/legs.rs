@@ -141,6 +141,7 @@ async fn speak(shared: &Arc<Shared>, room: RoomId, read: Read, sink: &dyn PullSi
         }
     };
     shared.measured(tokens, began.elapsed());
+    shared.counted.read();
     sink.pulled();
     tell(shared, landed, sink).await
 }

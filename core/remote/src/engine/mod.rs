@@ -86,12 +86,15 @@ impl Shape {
 struct Counted {
     prompt: AtomicU64,
     output: AtomicU64,
+    kept: AtomicU64,
+    reads: AtomicU64,
     orphans: AtomicU64,
     unproven: AtomicU64,
 }
 
 impl Counted {
     fn prompt(&self, tokens: u32) {
+        self.kept.fetch_add(1, Ordering::Relaxed);
         self.prompt.fetch_add(u64::from(tokens), Ordering::Relaxed);
     }
 
@@ -105,6 +108,15 @@ impl Counted {
 
     fn unproven(&self) {
         self.unproven.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn read(&self) {
+        self.reads.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Prompts kept, and reads proven.
+    fn good(&self) -> (u64, u64) {
+        (self.kept.load(Ordering::Relaxed), self.reads.load(Ordering::Relaxed))
     }
 
     /// Tickets given back, and reads that were not proven.

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use innkeeper_engine::{
     ClosableSink, DecodeJob, DecodeSink, Engine, EngineError, EngineStatus, KeepJob, KeepSink, Limits, PrefillSink,
-    PullJob, PullSink, Seen, Tickets,
+    About, PullJob, PullSink, Seen, Tickets,
 };
 use innkeeper_room::{BlockHash, Layout, Millis, RoomId, SlabSource, Ticket, Work};
 use tokio::runtime::Handle;
@@ -40,6 +40,7 @@ pub(super) struct Shared {
     shape: Shape,
     ttl: Millis,
     lease: Lease,
+    restart: String,
     runtime: Handle,
     book: Arc<Mutex<Book<Side>>>,
     rate: Mutex<PullRate>,
@@ -64,7 +65,7 @@ impl VllmEngine {
     /// `lease` is how long prefill's engines keep KV that nobody reads; it is a setting of *theirs*. `care` says who starts this one anew.
     #[must_use]
     pub fn new(watcher: Arc<Watcher<Vllm>>, shape: Shape, lease: Lease, care: Care) -> Arc<Self> {
-        let ttl = care.ttl;
+        let (ttl, restart) = (care.ttl, care.hook.to_string());
         let book = Arc::new(Mutex::new(Book::new(shape.usable_pages())));
         let period = ttl.scale(1, 20).duration();
         let settler = Settler::new(Arc::clone(&watcher), Arc::clone(&book), shape.pool, period);
@@ -86,6 +87,7 @@ impl VllmEngine {
                 shape,
                 ttl,
                 lease,
+                restart,
                 runtime: Handle::current(),
                 book,
                 rate: Mutex::default(),
@@ -304,20 +306,40 @@ impl Tickets for VllmEngine {
     fn seen(&self) -> Seen {
         let shared = &self.shared;
         let watcher = shared.driver.watcher();
-        let used = watcher.last().map_or(0, |look| look.load.used);
+        let last = watcher.last().unwrap_or_default();
+        let (kept, reads) = shared.counted.good();
         let (orphan_tickets, unproven) = shared.counted.lost();
         let condition = *shared.condition.borrow();
         let lives = *watcher.lives().borrow();
         Seen {
             step_age: watcher.age(),
             canary: watcher.last_canary(),
-            used_pages: shared.shape.pool.pages_of(used),
+            used_pages: shared.shape.pool.pages_of(last.load.used),
+            kept,
+            reads,
+            external_tokens: last.external_tokens,
             lives,
             restarts: condition.restarts,
             orphan_tickets,
             unproven,
             ending: condition.ending.is_some(),
             given_up: condition.given_up,
+        }
+    }
+
+    fn about(&self) -> About {
+        let shared = &self.shared;
+        let engine = shared.driver.watcher().engine();
+        let layout = &shared.shape.layout;
+        About {
+            engine: layout.model.rsplit('/').next().unwrap_or_default().to_owned(),
+            url: format!("http://{}", engine.target()),
+            model: engine.model().to_owned(),
+            pages: shared.shape.pool.pages,
+            lease: shared.lease.0,
+            restart: shared.restart.clone(),
+            transport: "NIXL, read by decode's engine",
+            partial: PARTIAL,
         }
     }
 
@@ -328,6 +350,14 @@ impl Tickets for VllmEngine {
         }
     }
 }
+
+/// What of the guarantee vLLM does not let hold.
+const PARTIAL: &[&str] = &[
+    "no checksum over the KV: a read is known to have ended inside of its lease, and nothing else",
+    "pages of a read that was given up stay with decode's engine until prefill's runs on or dies",
+    "a link that crawls is found by the read's deadline alone",
+    "seeded sampling is carried on after a migration, and not with the same tokens",
+];
 
 fn by_tickets() -> EngineError {
     EngineError::Input("this engine moves its KV itself: it is asked to keep and to pull, by tickets".to_owned())

@@ -27,6 +27,17 @@ pub enum Hook {
 #[error("`{0}` is no way to restart an engine: write child, probe, none, or exec: and a command")]
 pub struct NoHook(String);
 
+impl std::fmt::Display for Hook {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Child => f.write_str("child"),
+            Self::Exec(command) => write!(f, "exec:{command}"),
+            Self::Probe => f.write_str("probe"),
+            Self::None => f.write_str("none"),
+        }
+    }
+}
+
 impl FromStr for Hook {
     type Err = NoHook;
 

@@ -40,6 +40,12 @@ impl Vllm {
         &self.target
     }
 
+    /// Its model, as it names it.
+    #[must_use]
+    pub fn model(&self) -> &str {
+        &self.model
+    }
+
     /// Asks an engine what it is.
     ///
     /// # Errors

@@ -65,11 +65,7 @@ impl RemoteConfig {
     pub(super) fn to_args(&self) -> Vec<String> {
         let mut args = vec![flag("engine-kv-lease", self.kv_lease.0 / 1000)];
         args.extend(self.urls.iter().map(|url| flag("engine-url", format!("http://{url}"))));
-        args.push(match &self.restart {
-            Hook::Probe => flag("engine-restart", "probe"),
-            Hook::None | Hook::Child => flag("engine-restart", "none"),
-            Hook::Exec(command) => flag("engine-restart", format!("exec:{command}")),
-        });
+        args.push(flag("engine-restart", &self.restart));
         args
     }
 }

@@ -8,7 +8,7 @@ use innkeeper_actors::hooks::Hooks;
 use innkeeper_actors::ports::Answer;
 use innkeeper_actors::worker::craft::Craft;
 use innkeeper_actors::worker::node::{WorkerNode, WorkerParts};
-use innkeeper_engine::{Engine, Seen, Tickets};
+use innkeeper_engine::{About, Engine, Seen, Tickets};
 use innkeeper_proto::v1::worker_server::WorkerServer;
 use innkeeper_room::Role;
 use innkeeper_room::ledger::{Gauges, RoomRow};
@@ -294,6 +294,10 @@ impl<C: Craft> NodeView for View<C> {
 
     fn next_door(&self) -> Option<Seen> {
         self.engine.tickets().map(Tickets::seen)
+    }
+
+    fn about(&self) -> Option<About> {
+        self.engine.tickets().map(Tickets::about)
     }
 
     fn page(&self) -> Option<PageSize> {

@@ -38,6 +38,8 @@ use tower::ServiceExt;
 use recorded::recorded;
 pub use recorded::{refusal, room_of};
 
+use innkeeper_engine::{About, Seen};
+
 use crate::grpc::finish_within;
 use crate::metrics::{self, Form, LEDGER_DEADLINE, NodeMetrics};
 use crate::net::{CountingListener, Hasty};
@@ -199,7 +201,19 @@ async fn node(State(view): State<Arc<dyn NodeView>>) -> Response {
     // What an operator compares between nodes: the program, and the clock.
     own["version"] = json!(env!("CARGO_PKG_VERSION"));
     own["time_ms"] = json!(unix_ms());
+    if let (Some(about), Some(seen)) = (view.about(), view.next_door()) {
+        own["engine"] = engine(&about, &seen);
+    }
     Json(own).into_response()
+}
+
+fn engine(about: &About, seen: &Seen) -> serde_json::Value {
+    json!({
+        "engine": about.engine, "url": about.url, "model": about.model, "pages": about.pages, "used_pages": seen.used_pages,
+        "lease_ms": about.lease.0, "restart": about.restart, "transport": about.transport, "partial": about.partial,
+        "kept": seen.kept, "reads": seen.reads, "external_tokens": seen.external_tokens, "unproven": seen.unproven,
+        "step_age_ms": seen.step_age.0, "given_up": seen.given_up,
+    })
 }
 
 async fn rooms(State(view): State<Arc<dyn NodeView>>) -> Response {

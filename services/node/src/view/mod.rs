@@ -4,7 +4,7 @@
 pub(crate) mod fake;
 
 use innkeeper_actors::ports::Answer;
-use innkeeper_engine::Seen;
+use innkeeper_engine::{About, Seen};
 use innkeeper_room::ledger::{Gauges, RoomRow};
 use innkeeper_room::{Incarnation, Role};
 use serde::{Deserialize, Serialize};
@@ -113,6 +113,11 @@ pub trait NodeView: Send + Sync + 'static {
 
     /// What an engine next door shows of itself; `None` if the engine is part of the process.
     fn next_door(&self) -> Option<Seen> {
+        None
+    }
+
+    /// What an engine next door is; `None` if the engine is part of the process.
+    fn about(&self) -> Option<About> {
         None
     }
 

@@ -6,6 +6,7 @@
 //! checks   what follows from it; pure
 //! versions that all nodes run the same, and have partners; pure
 //! pairs    the data plane between prefill and decode workers; pure
+//! engines  engines next door to workers; pure
 //! store    etcd, and the dates of the certificates
 //! probe    one request through the router
 //! report   findings, as lines and as JSON
@@ -13,6 +14,7 @@
 
 mod asked;
 mod checks;
+mod engines;
 mod pairs;
 mod probe;
 mod report;
@@ -77,6 +79,7 @@ async fn examine(args: &Args, config: &StoreConfig) -> anyhow::Result<Report> {
     checks::router(&cluster, &mut report);
     checks::nodes(&cluster, &mut report);
     checks::gone(&cluster, &mut report);
+    engines::engines(&cluster, &mut report);
     versions::versions(&cluster, &mut report);
     pairs::data_ports(&cluster, &mut report);
     pairs::pairs(&cluster, &mut report);

@@ -28,7 +28,7 @@ impl Level {
 pub(crate) struct Finding {
     /// How bad it is.
     pub(crate) level: Level,
-    /// What was looked at: `router`, `node`, `clock`, `version`, `rooms`, `data`, `pair`, `etcd`, `certificate`, `probe`.
+    /// What was looked at: `router`, `node`, `clock`, `version`, `engine`, `rooms`, `data`, `pair`, `etcd`, `certificate`, `probe`.
     pub(crate) check: &'static str,
     /// Whose: a node's name, a pair, a file.
     pub(crate) subject: String,

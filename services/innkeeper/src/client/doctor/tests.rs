@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::asked::{Cluster, Gone, Metrics, Node, Pulse, Refused, Said, Silent};
 use super::report::{Level, Report};
-use super::{checks, pairs, store, versions};
+use super::{checks, engines, pairs, store, versions};
 
 const NOW: u64 = 1_800_000_000_000;
 const DAY: u64 = 24 * 60 * 60 * 1000;
@@ -52,6 +52,7 @@ fn judged(cluster: &Cluster) -> Report {
     checks::router(cluster, &mut report);
     checks::nodes(cluster, &mut report);
     checks::gone(cluster, &mut report);
+    engines::engines(cluster, &mut report);
     versions::versions(cluster, &mut report);
     pairs::data_ports(cluster, &mut report);
     pairs::pairs(cluster, &mut report);
@@ -455,4 +456,52 @@ fn a_metric_is_found_by_its_whole_name() {
     assert_eq!(metrics.sum("a", "k=\"x\""), Some(3.0));
     assert_eq!(metrics.sum("a", "k=\"z\""), Some(0.0));
     assert_eq!(metrics.sum("c", ""), None);
+}
+
+/// A cluster whose workers have engines next door, of which the one of `decode-0` is changed.
+fn next_door(change: impl Fn(&mut Value)) -> Report {
+    let mut cluster = cluster();
+    for node in cluster.nodes.iter_mut().skip(1) {
+        let mut engine = json!({
+            "engine": "vllm-0.32.0", "url": "http://127.0.0.1:8200", "model": "m", "pages": 1000, "used_pages": 3, "lease_ms": 30_000,
+            "restart": "probe", "transport": "NIXL", "partial": ["no checksum"], "kept": 4, "reads": 4, "external_tokens": 512,
+            "unproven": 0, "step_age_ms": 20, "given_up": false,
+        });
+        if node.row["name"] == "decode-0" {
+            change(&mut engine);
+        }
+        if let Ok(said) = &mut node.said {
+            said.body["engine"] = engine;
+        }
+    }
+    judged(&cluster)
+}
+
+#[test]
+fn engines_next_door_are_shown_with_what_they_do_not_let_hold() {
+    let report = next_door(|_| {});
+    assert!(report.findings.iter().all(|finding| finding.level == Level::Ok), "{}", report.text());
+    let text = report.text();
+    for shown in ["vllm-0.32.0 at http://127.0.0.1:8200", "lease 30 s", "has kept 4 prompts", "has read 4 prompts", "no checksum"] {
+        assert!(text.contains(shown), "{shown}: {text}");
+    }
+    assert_eq!(text.matches("no checksum").count(), 1, "said once: {text}");
+}
+
+#[test]
+fn an_engine_that_computes_again_hangs_or_has_another_lease_is_said_to() {
+    let changes: [(&str, Value, Level, &str); 6] = [
+        ("external_tokens", json!(0), Level::Fail, "computes them again"),
+        ("reads", json!(0), Level::Warn, "not proven"),
+        ("given_up", json!(true), Level::Fail, "given up"),
+        ("restart", json!("none"), Level::Warn, "nobody starts it anew"),
+        ("unproven", json!(2), Level::Warn, "2 reads"),
+        ("lease_ms", json!(6_000), Level::Fail, "different leases"),
+    ];
+    for (name, value, level, said) in changes {
+        let report = next_door(|engine| engine[name] = value.clone());
+        let (found, check, _, text) = only(&report);
+        assert_eq!((found, check), (level, "engine"), "{name}");
+        assert!(report.text().contains(said), "{name}: {text}");
+    }
 }
