@@ -12,4 +12,4 @@ mod watcher;
 
 pub use keeper::{Care, Condition, Keeper, Pinned};
 pub use vllm::{Kept, Landed, VllmDriver};
-pub use watcher::{Clock, Open, Probe, Watcher};
+pub use watcher::{Aside, Clock, Open, Probe, Watcher};

@@ -171,7 +171,7 @@ impl VllmDriver {
         engine.release(ticket).await?;
         if !self.is_warm(ticket.engine_id()) {
             // Their handshake begins now, and the notice leaves with the next step.
-            let _open = self.watcher.begin();
+            let _aside = self.watcher.aside();
             engine.canary().await?;
             self.watcher.answered();
         }

@@ -61,8 +61,8 @@ struct State {
     open: u64,
     /// All that ever were, canaries included.
     begun: u64,
-    /// The canary of the moment is one of them, but owes nothing to any room.
-    canary: bool,
+    /// Requests that are out and of no room: the canary of the moment, and questions like it.
+    aside: u64,
     last_canary: Option<Millis>,
 }
 
@@ -80,7 +80,7 @@ impl<P: Probe> Watcher<P> {
                 prefill: PrefillSide::new(ttl),
                 open: 0,
                 begun: 0,
-                canary: false,
+                aside: 0,
                 last_canary: None,
             }),
             lives: watch::Sender::new(0),
@@ -115,7 +115,7 @@ impl<P: Probe> Watcher<P> {
             ticks.tick().await;
             let (sent, answers, begun, idle) = {
                 let state = self.state();
-                let idle = state.open == 0 && !state.canary;
+                let idle = state.open == 0 && state.aside == 0;
                 (self.now(), state.prefill.answers(), state.begun, idle)
             };
             match self.probe.look().await {
@@ -154,13 +154,13 @@ impl<P: Probe> Watcher<P> {
             {
                 let mut state = self.state();
                 state.steps.canary_sent(sent);
-                state.canary = true;
+                state.aside += 1;
                 state.begun += 1;
             }
             let answered = self.probe.canary().await;
             let now = self.now();
             let mut state = self.state();
-            state.canary = false;
+            state.aside = state.aside.saturating_sub(1);
             match answered {
                 Ok(()) => {
                     state.prefill.answered();
@@ -185,6 +185,17 @@ impl<P: Probe> Watcher<P> {
         state.steps.owes(true, now);
         drop(state);
         Open(Arc::clone(self))
+    }
+
+    /// A request is out that is no room's, until the guard is dropped: the engine is not idle, and what it owes is as before. Only the
+    /// watcher's own canaries say that it is silent.
+    #[must_use]
+    pub fn aside(self: &Arc<Self>) -> Aside<P> {
+        let mut state = self.state();
+        state.aside += 1;
+        state.begun += 1;
+        drop(state);
+        Aside(Arc::clone(self))
     }
 
     /// Something came out of the engine.
@@ -252,5 +263,15 @@ impl<P: Probe> Drop for Open<P> {
         state.open = state.open.saturating_sub(1);
         let owes = state.open > 0;
         state.steps.owes(owes, now);
+    }
+}
+
+/// A request that is out and of no room.
+pub struct Aside<P: Probe>(Arc<Watcher<P>>);
+
+impl<P: Probe> Drop for Aside<P> {
+    fn drop(&mut self) {
+        let mut state = self.0.state();
+        state.aside = state.aside.saturating_sub(1);
     }
 }

@@ -94,7 +94,7 @@ impl<P: Probe, T: Default + Send + 'static> Settler<P, T> {
     async fn used_after_a_step(&self) -> Option<u32> {
         let engine = self.watcher.engine();
         {
-            let _open = self.watcher.begin();
+            let _aside = self.watcher.aside();
             engine.canary().await.ok()?;
             self.watcher.answered();
         }
