@@ -317,3 +317,21 @@ async fn what_cannot_be_is_refused_with_words() {
     }
     assert_eq!(d.engine.status().jobs, 0);
 }
+
+/// What asks whether pages are back is no room: it must not make a silent engine look as if it had just been asked.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_engine_that_hangs_is_seen_to_also_while_rooms_settle() {
+    let (p, _d) = pair(|config| config.chunk_time = Duration::from_millis(100)).await;
+    let heard = p.keep(ROOM, &work(1000));
+    until("it computes", async || p.standin.held() > 0).await;
+    p.standin.freeze(true);
+    assert!(p.engine.cancel(ROOM));
+    until("it is silent for a TTL", async || {
+        p.engine.status().in_hand.is_some_and(|silent| silent >= TTL)
+    })
+    .await;
+    assert!(heard.try_recv().is_err(), "its pages are not back");
+    p.standin.freeze(false);
+    assert_eq!(next(heard).await.0, Heard::Stopped);
+    until("it owes nothing", async || p.engine.status().in_hand.is_none()).await;
+}
