@@ -53,7 +53,7 @@ fn engine(standin: &Standin, config: &Config) -> Arc<VllmEngine> {
         budget: Budget::default(),
         limit: TTL,
     };
-    VllmEngine::new(watcher, shape, Lease(millis(config.lease)), care)
+    VllmEngine::new(watcher, shape, Lease(millis(config.lease)), care, None)
 }
 
 impl Pair {

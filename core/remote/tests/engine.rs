@@ -110,7 +110,7 @@ impl Side {
             limit: TTL,
         };
         let shape = Shape::new("tiny", "vllm-0", pool, 1400, VOCABULARY);
-        let engine = VllmEngine::new(watcher, shape, Lease(millis(config.lease)), care);
+        let engine = VllmEngine::new(watcher, shape, Lease(millis(config.lease)), care, None);
         Self { standin, engine }
     }
 

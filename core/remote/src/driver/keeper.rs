@@ -80,6 +80,13 @@ impl<P: Probe> Keeper<P> {
         }
     }
 
+    /// The engine runs already, as this child.
+    #[must_use]
+    pub fn adopting(mut self, child: Option<Process>) -> Self {
+        self.child = child;
+        self
+    }
+
     /// What has become of the engine, for whoever wants to know.
     #[must_use]
     pub fn condition(&self) -> watch::Receiver<Condition> {
@@ -89,7 +96,7 @@ impl<P: Probe> Keeper<P> {
     /// Starts the engine if it is the worker's child, and keeps it until it is told to stop; a child ends with this.
     pub async fn run(mut self, stop: CancellationToken) {
         let mut lives = self.watcher.lives();
-        if self.care.hook == Hook::Child {
+        if self.care.hook == Hook::Child && self.child.is_none() {
             self.start();
         }
         // A quarter of what the fence waits after a verdict.

@@ -19,6 +19,7 @@ use super::settle::Settler;
 use super::slabs::NoSlabs;
 use super::{Counted, Shape};
 use crate::driver::{Care, Condition, Keeper, Kept, Pinned, VllmDriver, Watcher};
+use crate::hook::Process;
 use crate::lease::{DecodeSide, Lease};
 use crate::pull::PullRate;
 use crate::ticket::VllmTicket;
@@ -62,9 +63,10 @@ pub(super) struct Side {
 impl VllmEngine {
     /// The engine that `watcher` watches. It looks at it, and settles, until [`Engine::shutdown`]. Must be called on a tokio runtime.
     ///
-    /// `lease` is how long prefill's engines keep KV that nobody reads; it is a setting of *theirs*. `care` says who starts this one anew.
+    /// `lease` is how long prefill's engines keep KV that nobody reads; it is a setting of *theirs*. `care` says who starts this one anew;
+    /// `child` is its process, if this worker has started it.
     #[must_use]
-    pub fn new(watcher: Arc<Watcher<Vllm>>, shape: Shape, lease: Lease, care: Care) -> Arc<Self> {
+    pub fn new(watcher: Arc<Watcher<Vllm>>, shape: Shape, lease: Lease, care: Care, child: Option<Process>) -> Arc<Self> {
         let (ttl, restart) = (care.ttl, care.hook.to_string());
         let book = Arc::new(Mutex::new(Book::new(shape.usable_pages())));
         let period = ttl.scale(1, 20).duration();
@@ -73,7 +75,7 @@ impl VllmEngine {
         tasks.spawn(Arc::clone(&watcher).run(stop.clone()));
         tasks.spawn(Arc::clone(&settler).run(stop.clone()));
         let pinned = watch::Sender::new(None);
-        let keeper = Keeper::new(care, Arc::clone(&watcher), pinned.subscribe());
+        let keeper = Keeper::new(care, Arc::clone(&watcher), pinned.subscribe()).adopting(child);
         let condition = keeper.condition();
         tasks.spawn(keeper.run(stop.clone()));
         Arc::new(Self {

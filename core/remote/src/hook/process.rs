@@ -74,6 +74,12 @@ impl Process {
         self.child.id()
     }
 
+    /// Whether its first process has ended.
+    #[must_use]
+    pub fn is_over(&mut self) -> bool {
+        self.child.try_wait().is_ok_and(|status| status.is_some())
+    }
+
     /// Returns when the first process of the group has ended, however; what is left of the group ends with it. May be given up
     /// and asked again.
     pub async fn ended(&mut self) -> Status {
@@ -156,6 +162,9 @@ mod tests {
     #[tokio::test]
     async fn a_process_ends_by_itself_and_says_how() {
         assert!(shell("exit 0").ended().await.is_good());
+        let mut lasting = shell("sleep 600");
+        assert!(!lasting.is_over());
+        lasting.kill(LONG).await.expect("killed");
         let status = shell("exit 7").ended().await;
         assert_eq!((status.is_good(), status.to_string()), (false, "status 7".to_owned()));
     }

@@ -148,6 +148,7 @@ impl Args {
         let mut settings = self.settings.resolve()?;
         let (engine, mut run) = (self.engine.resolve()?, self.run.resolve()?);
         engine.check_workers(self.prefill + self.decode)?;
+        engine.check_no_command()?;
         engine.fit(&mut settings);
         let key = own_key(&mut run.security)?;
         check_faults(&run.faults, &engine)?;

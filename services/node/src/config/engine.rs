@@ -44,8 +44,12 @@ pub struct EngineArgs {
     /// those of prefill first, with commas between them.
     #[arg(long, value_name = "URL", value_delimiter = ',')]
     pub engine_url: Vec<String>,
-    /// Who starts that engine anew when its pages cannot be got back otherwise: exec:COMMAND, probe (the platform, which looks at
-    /// /engine/livez of the worker), or none (the worker takes no rooms, and somebody is to look). [default: none]
+    /// What starts that engine, if the worker is to start it, and to end it: a shell's command line.
+    #[arg(long, value_name = "COMMAND")]
+    pub engine_cmd: Option<String>,
+    /// Who starts that engine anew when its pages cannot be got back otherwise: child (the worker, with --engine-cmd), exec:COMMAND, probe
+    /// (the platform, which looks at /engine/livez of the worker), or none (the worker takes no rooms, and somebody is to look).
+    /// [default: child with --engine-cmd, else none]
     #[arg(long, value_name = "HOW")]
     pub engine_restart: Option<String>,
     /// How long prefill's engine keeps KV that nobody reads, in seconds: what its kv_lease_duration is. [default: 30]
@@ -187,6 +191,21 @@ impl EngineConfig {
                 &format!("{workers}: one engine for each worker, those of prefill first"),
             )),
             Some(_) | None => Ok(()),
+        }
+    }
+
+    /// Refuses to start one engine for several workers.
+    ///
+    /// # Errors
+    /// [`ConfigError::Wrong`].
+    pub fn check_no_command(&self) -> Result<(), ConfigError> {
+        match self.remote.as_ref().and_then(|remote| remote.command.as_ref()) {
+            Some(command) => Err(wrong(
+                "engine-cmd",
+                command,
+                "left out: a worker's own process (innkeeper node prefill, innkeeper node decode) starts its engine",
+            )),
+            None => Ok(()),
         }
     }
 

@@ -19,6 +19,8 @@ const LONGEST_LEASE: u32 = 3600;
 pub struct RemoteConfig {
     /// One per worker: those of prefill workers first. None on a router.
     pub urls: Vec<Target>,
+    /// What starts the engine, if the worker does: a shell's command line.
+    pub command: Option<String>,
     /// Who starts it anew.
     pub restart: Hook,
     /// How long prefill's engines keep KV that nobody reads.
@@ -35,11 +37,17 @@ impl RemoteConfig {
             Target::from_str(url).map_err(|_| wrong("engine-url", url, "http://host:port, of an engine next to its worker"))
         });
         let restart = args.engine_restart.as_deref();
-        let right = "probe, none, or exec: and a command";
-        let restart = match restart.map(str::parse) {
-            None => Hook::None,
-            Some(Ok(hook)) if hook != Hook::Child => hook,
-            Some(_) => return Err(wrong("engine-restart", restart.unwrap_or_default(), right)),
+        let command = args.engine_cmd.clone();
+        let right = if command.is_some() {
+            "child, or left out: this worker starts the engine (--engine-cmd)"
+        } else {
+            "probe, none, or exec: and a command (child goes with --engine-cmd)"
+        };
+        let restart = match (restart.map(str::parse), &command) {
+            (None, Some(_)) => Hook::Child,
+            (None, None) => Hook::None,
+            (Some(Ok(hook)), _) if (hook == Hook::Child) == command.is_some() => hook,
+            (Some(_), _) => return Err(wrong("engine-restart", restart.unwrap_or_default(), right)),
         };
         let kv_lease = args.engine_kv_lease.unwrap_or(KV_LEASE);
         if !(1..=LONGEST_LEASE).contains(&kv_lease) {
@@ -47,6 +55,7 @@ impl RemoteConfig {
         }
         Ok(Some(Self {
             urls: urls.collect::<Result<_, _>>()?,
+            command,
             restart,
             kv_lease: Millis(u64::from(kv_lease) * 1000),
         }))
@@ -64,6 +73,7 @@ impl RemoteConfig {
     /// The arguments that give exactly this configuration.
     pub(super) fn to_args(&self) -> Vec<String> {
         let mut args = vec![flag("engine-kv-lease", self.kv_lease.0 / 1000)];
+        args.extend(self.command.iter().map(|command| flag("engine-cmd", command)));
         args.extend(self.urls.iter().map(|url| flag("engine-url", format!("http://{url}"))));
         args.push(flag("engine-restart", &self.restart));
         args
@@ -74,6 +84,7 @@ impl RemoteConfig {
 fn no_remote(args: &EngineArgs) -> Result<(), ConfigError> {
     let given = [
         ("engine-url", args.engine_url.first().cloned()),
+        ("engine-cmd", args.engine_cmd.clone()),
         ("engine-restart", args.engine_restart.clone()),
         ("engine-kv-lease", args.engine_kv_lease.map(|lease| lease.to_string())),
     ];

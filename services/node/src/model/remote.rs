@@ -1,7 +1,7 @@
 //! Engines that run next to their workers: what each says that it is, and the text of its model.
 
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use innkeeper_engine::Engine;
@@ -9,6 +9,7 @@ use innkeeper_engine::text::{self, Message, ModelFolder, TextError, Tokenizer};
 use innkeeper_remote::driver::{Care, Watcher};
 use innkeeper_remote::engine::{Shape, VllmEngine};
 use innkeeper_remote::fence::Budget;
+use innkeeper_remote::hook::Process;
 use innkeeper_remote::http::Target;
 use innkeeper_remote::lease::Lease;
 use innkeeper_remote::look::PoolSize;
@@ -35,6 +36,8 @@ const FIRST_TTL: Duration = Duration::from_secs(5);
 pub(super) struct Remotes {
     config: RemoteConfig,
     engines: Vec<(Target, Identity)>,
+    /// The engine, if this process has started it.
+    child: Mutex<Option<Process>>,
 }
 
 /// What is known of their model.
@@ -51,7 +54,8 @@ pub(super) struct Known {
 /// # Errors
 /// [`ModelError::Engine`] says which engine is wrong, and what to do.
 pub(super) fn load(config: &EngineConfig, remote: &RemoteConfig, worker: bool) -> Result<Known, ModelError> {
-    let engines = ask_all(&remote.urls)?;
+    let mut child = start(remote)?;
+    let engines = ask_all(&remote.urls, child.as_mut())?;
     let first = engines.first().map(|(_, identity)| identity);
     same_model(&engines)?;
     let folder = config
@@ -83,6 +87,7 @@ pub(super) fn load(config: &EngineConfig, remote: &RemoteConfig, worker: bool) -
         remotes: Remotes {
             config: remote.clone(),
             engines,
+            child: Mutex::new(child),
         },
     })
 }
@@ -108,33 +113,44 @@ fn same_model(engines: &[(Target, Identity)]) -> Result<(), ModelError> {
     }
 }
 
+/// Starts the engine, if this process is to.
+fn start(remote: &RemoteConfig) -> Result<Option<Process>, ModelError> {
+    let Some(command) = &remote.command else { return Ok(None) };
+    let shell = command_line(command);
+    let started = Process::spawn(&shell, &[]);
+    started.map(Some).map_err(|error| ModelError::Engine(error.to_string()))
+}
+
+fn command_line(command: &str) -> Vec<String> {
+    ["sh", "-c", command].map(str::to_owned).to_vec()
+}
+
 /// Blocks: called where that is allowed, with or without a runtime around.
-fn ask_all(urls: &[Target]) -> Result<Vec<(Target, Identity)>, ModelError> {
+fn ask_all(urls: &[Target], mut child: Option<&mut Process>) -> Result<Vec<(Target, Identity)>, ModelError> {
     if urls.is_empty() {
         return Ok(vec![]);
     }
-    let asking = std::thread::scope(|scope| {
-        let urls = urls.to_vec();
-        scope.spawn(move || asked_here(urls)).join()
-    });
+    let mut is_over = move || child.as_mut().is_some_and(|child| child.is_over());
+    // A runtime of its own, on a thread of its own: there may be one around this.
+    let asking = std::thread::scope(|scope| scope.spawn(|| asked_here(urls, &mut is_over)).join());
     asking.unwrap_or_else(|_| Err(ModelError::Engine("the engines could not be asked what they are".to_owned())))
 }
 
-fn asked_here(urls: Vec<Target>) -> Result<Vec<(Target, Identity)>, ModelError> {
+fn asked_here(urls: &[Target], is_over: &mut (dyn FnMut() -> bool + Send)) -> Result<Vec<(Target, Identity)>, ModelError> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .map_err(|error| ModelError::Engine(format!("the engines could not be asked: {error}")))?;
     let mut engines = vec![];
     for url in urls {
-        let identity = runtime.block_on(identity(&url))?;
-        engines.push((url, identity));
+        let identity = runtime.block_on(identity(url, is_over))?;
+        engines.push((url.clone(), identity));
     }
     Ok(engines)
 }
 
 /// Waits for an engine that is starting.
-async fn identity(url: &Target) -> Result<Identity, ModelError> {
+async fn identity(url: &Target, is_over: &mut (dyn FnMut() -> bool + Send)) -> Result<Identity, ModelError> {
     let times = Times::from_ttl(FIRST_TTL);
     let (began, mut said) = (Instant::now(), None::<Instant>);
     loop {
@@ -146,6 +162,9 @@ async fn identity(url: &Target) -> Result<Identity, ModelError> {
             }
             Err(error) => error,
         };
+        if is_over() {
+            return Err(ModelError::Engine("the engine has ended before it answered; its own words are above".to_owned()));
+        }
         if began.elapsed() > STARTS_WITHIN {
             return Err(ModelError::Engine(format!("the engine at {url} did not start within {STARTS_WITHIN:?}: {error}")));
         }
@@ -173,15 +192,16 @@ impl Remotes {
         });
         let kind = format!("vllm-{}", identity.version);
         let shape = Shape::new(&identity.model, &kind, pool, context, vocabulary);
+        let child = self.child.lock().unwrap_or_else(PoisonError::into_inner).take();
         let care = Care {
             hook: self.config.restart.clone(),
-            command: vec![],
+            command: self.config.command.as_deref().map(command_line).unwrap_or_default(),
             url: format!("http://{target}"),
             ttl,
             budget: Budget::default(),
             limit: HOOK_LIMIT,
         };
-        Some(VllmEngine::new(watcher, shape, Lease(self.config.kv_lease), care))
+        Some(VllmEngine::new(watcher, shape, Lease(self.config.kv_lease), care, child))
     }
 }
 
