@@ -266,3 +266,51 @@ fn policies_are_read_by_name_for_each_role_and_a_wrong_one_is_told_what_there_is
         "{error}"
     );
 }
+
+#[test]
+fn an_engine_next_door_is_configured_and_becomes_arguments_again() {
+    for args in [
+        &["--engine=vllm", "--engine-url=http://127.0.0.1:8100"][..],
+        &[
+            "--engine=vllm",
+            "--engine-url=http://a:1,http://[::1]:2",
+            "--engine-kv-lease=6",
+            "--engine-restart=exec: systemctl restart vllm",
+            "--served-model-name=m",
+            "--model=/models/m",
+        ],
+        &["--engine=vllm", "--engine-url=http://a:1", "--engine-cmd=vllm serve m"],
+        &["--engine=vllm", "--model=/models/m", "--engine-restart=probe"],
+    ] {
+        let engine = worker(args).unwrap().engine.resolve().unwrap();
+        let again = engine.to_args();
+        let again: Vec<&str> = again.iter().map(String::as_str).collect();
+        assert_eq!(worker(&again).unwrap().engine.resolve().unwrap(), engine, "{args:?}");
+        assert_eq!(engine.of_worker(0).remote.unwrap().urls.len(), engine.remote.unwrap().urls.len().min(1));
+    }
+}
+
+#[test]
+fn what_makes_no_sense_for_an_engine_next_door_is_refused_by_name() {
+    for (args, named) in [
+        (&["--engine=vllm", "--engine-url=ftp://a:1"][..], "--engine-url"),
+        (&["--engine=vllm", "--engine-url=http://a"], "--engine-url"),
+        (&["--engine=vllm", "--engine-kv-lease=0"], "--engine-kv-lease"),
+        (&["--engine=vllm", "--engine-restart=reboot"], "--engine-restart"),
+        (&["--engine=vllm", "--engine-restart=child"], "--engine-restart"),
+        (&["--engine=vllm", "--engine-cmd=x", "--engine-restart=none"], "--engine-restart"),
+        (&["--engine=mock", "--engine-url=http://a:1"], "--engine-url"),
+        (&["--engine=mock", "--engine-cmd=x"], "--engine-cmd"),
+        (&["--engine-restart=probe"], "--engine-restart"),
+        (&["--engine-kv-lease=6"], "--engine-kv-lease"),
+    ] {
+        let error = worker(args).unwrap().engine.resolve().unwrap_err().to_string();
+        assert!(error.contains(named), "{args:?}: {error}");
+    }
+    let two = worker(&["--engine=vllm", "--engine-url=http://a:1,http://b:1"]).unwrap();
+    let two = two.engine.resolve().unwrap();
+    assert!(two.check_workers(2).is_ok() && two.check_workers(1).is_err() && two.check_workers(3).is_err());
+    let mut settings = innkeeper_room::Settings::default();
+    two.fit(&mut settings);
+    assert_eq!(settings.prefix_cache_percent, 0, "the engine has one of its own");
+}
