@@ -187,7 +187,10 @@ impl DecodeRoom {
             attempt: self.open.spec.attempt,
             max_tokens: self.open.spec.max_tokens,
             ticket,
-            ask: Box::new(move || Box::pin(async move { asker.ask_lease_age()?.await.ok().flatten() })),
+            ask: Box::new(move || {
+                let asked = asker.ask_lease_age();
+                Box::pin(async move { asked?.await.ok().flatten() })
+            }),
         };
         if let Err(error) = tickets.pull(room, job, Arc::clone(self) as Arc<dyn PullSink>) {
             tracing::error!(%room, %error, "the engine refused to read");

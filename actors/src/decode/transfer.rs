@@ -133,7 +133,7 @@ fn complete(handles: &DecodeRoom, engine: &dyn Engine, epoch: Epoch, manifest: M
         Some(tickets) if has_ticket => Event::Ticket {
             room,
             epoch,
-            read_within: tickets.read_within(room, tokens),
+            read_within: tickets.read_within(tokens),
         },
         None if !has_ticket => Event::Complete { room, epoch },
         Some(_) | None => {

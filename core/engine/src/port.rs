@@ -107,8 +107,8 @@ pub trait Tickets: Send + Sync {
     /// D: it says Ready to P now. No lease of this room is older.
     fn ready(&self, room: RoomId);
 
-    /// How long a read of the room's KV may take from now: while it lasts nothing can be seen to move.
-    fn read_within(&self, room: RoomId, prompt_tokens: u32) -> Millis;
+    /// How long a read of so many tokens' KV may take: while it lasts nothing can be seen to move.
+    fn read_within(&self, prompt_tokens: u32) -> Millis;
 
     /// D: reads the KV by its ticket, and produces tokens from position 0 on.
     ///
@@ -185,8 +185,9 @@ pub struct KeepJob {
     pub attempt: Attempt,
 }
 
-/// Asks P's worker for [`Tickets::lease_age`]; `None`: nobody knows. Its wait ends with the read's deadline.
-pub type AskLeaseAge = Box<dyn FnOnce() -> Pin<Box<dyn Future<Output = Option<Millis>> + Send>> + Send>;
+/// Asks P's worker for [`Tickets::lease_age`]; `None`: nobody knows. Its wait ends with the read's deadline. Before the read, if
+/// decode alone cannot say that it may begin, and after it likewise: at most twice.
+pub type AskLeaseAge = Box<dyn Fn() -> Pin<Box<dyn Future<Output = Option<Millis>> + Send>> + Send + Sync>;
 
 /// KV to read, and a request to decode.
 pub struct PullJob {

@@ -64,12 +64,6 @@ impl DecodeSide {
         now.since(self.ready_sent)
     }
 
-    /// Whether decode's leg may be posted.
-    #[must_use]
-    pub const fn may_begin(&self, now: Moment) -> bool {
-        self.lease.may_begin(self.age(now))
-    }
-
     /// The first token is there.
     #[must_use]
     pub const fn first_token(&self, now: Moment) -> Proof {
@@ -86,11 +80,6 @@ impl DecodeSide {
         self.lease.holds(age)
     }
 
-    /// What is left of the lease, as far as decode can say: a read that takes longer proves nothing.
-    #[must_use]
-    pub const fn left(&self, now: Moment) -> Millis {
-        Millis(self.lease.0.0.saturating_sub(self.age(now).0))
-    }
 }
 
 /// Prefill's side, for all legs of one engine: until when was a leg certainly not finished?
@@ -207,11 +196,10 @@ mod tests {
     #[test]
     fn decode_proves_what_ends_early_and_asks_for_the_rest() {
         let side = DecodeSide::ready(LEASE, at(0));
-        assert!(side.may_begin(at(5000)) && !side.may_begin(at(5001)));
+        assert!(LEASE.may_begin(side.age(at(5000))) && !LEASE.may_begin(side.age(at(5001))));
         assert_eq!(side.first_token(at(7999)), Proof::Proven);
         assert_eq!(side.first_token(at(8000)), Proof::AskPrefill);
         assert!(side.answered(Millis(7999)) && !side.answered(Millis(8000)));
-        assert_eq!((side.left(at(4000)), side.left(at(40_000))), (Millis(6000), Millis(0)));
     }
 
     #[test]

@@ -16,6 +16,9 @@ use tokio::sync::mpsc;
 use crate::coverage::Coverage;
 use crate::stats::Stats;
 
+/// D's questions for a lease's age in one session: before its engine reads, and when it has.
+pub const MOST_ASKS: u32 = 2;
+
 /// A way to move KV. `mem` and `tcp` are the backends of today.
 #[async_trait]
 pub trait Backend: Send + Sync + 'static {
@@ -85,7 +88,7 @@ pub enum SendEvent {
     Sent(u64),
     /// Bytes that D has verified so far, over all epochs.
     Verified(u64),
-    /// D's engine has read the KV, and asks how old its lease is at the most. Once in a session.
+    /// D's engine has read the KV, and asks how old its lease is at the most. At most [`MOST_ASKS`] times in a session.
     AsksLeaseAge,
     /// D has committed.
     Committed,
@@ -142,7 +145,8 @@ pub struct Grant {
 pub trait RecvSession: Send + Sync {
     /// Answers the hello. `Ready` must come with a grant. `Wait` may be followed by another reply; all others are last words.
     fn reply(&self, reply: HelloReply, grant: Option<Grant>);
-    /// Asks P how old the lease of the room's KV is at the most; answered by [`RecvEvent::LeaseAge`]. Once in a session.
+    /// Asks P how old the lease of the room's KV is at the most; answered by [`RecvEvent::LeaseAge`]. One at a
+    /// time, and at most [`MOST_ASKS`] in a session: more are not asked.
     fn ask_lease_age(&self);
     /// Says Committed as a last word, half-closes, and drains until EOF or the grace ends.
     fn committed(&self);

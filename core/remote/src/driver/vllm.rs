@@ -124,10 +124,15 @@ impl VllmDriver {
         ticket: &VllmTicket,
         ready: &DecodeSide,
         budget: Duration,
-        ask: impl AsyncFnOnce() -> Option<Millis>,
+        ask: impl AsyncFn() -> Option<Millis>,
     ) -> Result<Landed, RemoteError> {
-        if !ready.may_begin(self.watcher.now()) {
-            return Err(self.unproven(ready.age(self.watcher.now())));
+        let age = ready.age(self.watcher.now());
+        if !self.lease.may_begin(age) {
+            // Since Ready the prompt was computed, and the lease began with its end: prefill's worker may know that it is younger.
+            let age = ask().await.unwrap_or(age);
+            if !self.lease.may_begin(age) {
+                return Err(self.unproven(age));
+            }
         }
         let open = self.watcher.begin();
         let began = tokio::time::Instant::now();

@@ -32,7 +32,12 @@ pub(super) async fn keep(
     sink: Arc<dyn KeepSink>,
     cancel: CancellationToken,
 ) {
-    let leg = Leg::new(room, job.attempt, &job.work, 1);
+    let mut leg = Leg::new(room, job.attempt, &job.work, 1);
+    // The engine's own prefix cache, too, is shared within a tenant and by nobody else.
+    leg.prompt.salt = Some(match job.work.tenant {
+        0 => room.to_string(),
+        tenant => format!("{tenant:032x}"),
+    });
     let tokens = u32::try_from(leg.prompt.ids.len()).unwrap_or(u32::MAX);
     let computed = tokio::select! {
         biased;
@@ -123,7 +128,9 @@ pub(super) async fn pull(
 
 async fn speak(shared: &Arc<Shared>, room: RoomId, read: Read, sink: &dyn PullSink) -> Result<(), RemoteError> {
     let Read { job, ticket, ready } = read;
-    let leg = Leg::new(room, job.attempt, &job.work, job.max_tokens);
+    let mut leg = Leg::new(room, job.attempt, &job.work, job.max_tokens);
+    // All of the prompt is read: what this engine has of others is not looked for.
+    leg.prompt.salt = Some(room.to_string());
     let tokens = u32::try_from(leg.prompt.ids.len()).unwrap_or(u32::MAX);
     let began = tokio::time::Instant::now();
     let ask = job.ask;

@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 
 pub(crate) use run::RecvTask;
 
-use crate::port::{Grant, RecvSession};
+use crate::port::{Grant, MOST_ASKS, RecvSession};
 use crate::sabotage::Sabotage;
 use crate::session::Signals;
 
@@ -37,14 +37,15 @@ struct Orders {
     closed: bool,
 }
 
-/// Whether D asks for the age of the KV's lease. Once in a session.
+/// D's questions for the age of the KV's lease.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Asks {
-    #[default]
-    Nothing,
-    Wants,
-    Asked,
-    Answered,
+struct Asks {
+    /// Those that were begun.
+    begun: u32,
+    /// One is to be asked.
+    wanted: bool,
+    /// One is to be answered.
+    open: bool,
 }
 
 /// D's last words.
@@ -108,11 +109,13 @@ impl RecvSession for RecvShared {
     }
 
     fn ask_lease_age(&self) {
-        let mut orders = self.orders();
-        if orders.asks == Asks::Nothing {
-            orders.asks = Asks::Wants;
+        {
+            let asks = &mut self.orders().asks;
+            if asks.begun < MOST_ASKS && !asks.wanted && !asks.open {
+                asks.begun += 1;
+                asks.wanted = true;
+            }
         }
-        drop(orders);
         self.signals.wake.notify_one();
     }
 

@@ -4,7 +4,6 @@ use std::sync::atomic::Ordering;
 
 use innkeeper_room::{SlabError, SlabId};
 
-use super::Asks;
 use super::check::{PageSums, check_manifest};
 use super::run::{RecvTask, Tally};
 use crate::coverage::CoverageError;
@@ -175,10 +174,9 @@ impl RecvTask {
             }
             Body::LeaseAge(age) => {
                 let mut orders = self.shared.orders();
-                if orders.asks != Asks::Asked {
+                if !std::mem::take(&mut orders.asks.open) {
                     return Err(ReadError::Refused("an answer that nobody asked for".into()));
                 }
-                orders.asks = Asks::Answered;
                 drop(orders);
                 self.outbox.edge(RecvEvent::LeaseAge(age));
                 Ok(None)

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use innkeeper_room::HelloReply;
 use tokio::time::Instant;
 
-use super::{Asks, LastWord};
+use super::LastWord;
 use super::run::{RecvTask, Tally};
 use crate::frame::{Body, MAX_RUNS};
 use crate::port::Grant;
@@ -82,8 +82,9 @@ impl RecvTask {
             return Next::Last(word);
         }
         // Before Ready there is no KV that could be asked about.
-        if orders.asks == Asks::Wants && orders.answered {
-            orders.asks = Asks::Asked;
+        if orders.asks.wanted && orders.answered {
+            orders.asks.wanted = false;
+            orders.asks.open = true;
             return Next::Ask;
         }
         Next::Nothing

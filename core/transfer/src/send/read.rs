@@ -6,7 +6,7 @@ use super::run::{SendTask, Told};
 use crate::coverage::Run;
 use crate::frame::{Body, FrameReader, Header, Kind, ReadError};
 use crate::link::ReadHalf;
-use crate::port::SendEvent;
+use crate::port::{MOST_ASKS, SendEvent};
 use crate::session::{Broken, ReadEnd};
 
 /// Place of the counter in the outbox.
@@ -22,7 +22,7 @@ impl SendTask {
             }
             allowed(header.kind)
         };
-        let (mut waited, mut asked) = (false, false);
+        let (mut waited, mut asked) = (false, 0);
         loop {
             let body = match reader.next(&mut gate).await {
                 Ok(Some((header, payload))) => Body::decode(header.kind, payload).map_err(ReadError::from),
@@ -47,7 +47,8 @@ impl SendTask {
                     continue;
                 }
                 Ok(Body::AskLeaseAge) => {
-                    if !std::mem::replace(&mut asked, true) {
+                    asked = u32::saturating_add(asked, 1);
+                    if asked <= MOST_ASKS {
                         self.outbox.edge(SendEvent::AsksLeaseAge);
                     }
                     continue;

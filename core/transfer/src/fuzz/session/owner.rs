@@ -9,7 +9,7 @@ use super::pool::Pool;
 use crate::coverage::Coverage;
 use crate::frame::{Body, FrameError, Kind, decode_frame};
 use crate::fuzz::{Input, script};
-use crate::port::{Acceptor, Grant, Hello, RecvEvent, RecvSession};
+use crate::port::{Acceptor, Grant, Hello, MOST_ASKS, RecvEvent, RecvSession};
 
 type Session = (Arc<dyn RecvSession>, mpsc::Receiver<RecvEvent>);
 
@@ -37,6 +37,8 @@ pub(super) struct Owner {
     /// What it was told, counters apart.
     told: Vec<RecvEvent>,
     verified: u64,
+    /// Answers about the lease.
+    ages: u32,
     complete: Option<Manifest>,
     /// Ready was said.
     ready: bool,
@@ -51,6 +53,7 @@ impl Owner {
             events: None,
             told: Vec::new(),
             verified: 0,
+            ages: 0,
             complete: None,
             ready: false,
         }
@@ -121,7 +124,12 @@ impl Owner {
                 self.match_exactly(manifest);
             }
             RecvEvent::Corrupt(_) => self.pool.judged(),
-            RecvEvent::LeaseAge(_) => assert!(self.ready, "an answer about KV that nobody may bring"),
+            RecvEvent::LeaseAge(_) => {
+                assert!(self.ready, "an answer about KV that nobody may bring");
+                self.ages += 1;
+                assert!(self.ages <= MOST_ASKS, "more answers than questions");
+                return;
+            }
             RecvEvent::Started | RecvEvent::PeerFailed(..) | RecvEvent::Broken { .. } | RecvEvent::Quiesced => {}
         }
         let over = |event: &RecvEvent| matches!(event, RecvEvent::PeerFailed(..) | RecvEvent::Broken { .. });
