@@ -219,7 +219,7 @@ impl DecodeRoom {
     pub fn lease_age(&self, epoch: Epoch, age: Option<Millis>) {
         if let Some((_, sender)) = self.lock().asked.take_if(|(asked, _)| *asked == epoch) {
             // Nobody waits any more if the read was given up.
-            drop(sender.send(age));
+            let _ = sender.send(age);
         }
     }
 

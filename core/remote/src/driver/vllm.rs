@@ -118,13 +118,13 @@ impl VllmDriver {
     /// # Errors
     /// [`RemoteError::Unproven`] before the leg is posted, if half of the lease is gone, or after its first token; and all
     /// others. No token within `budget` is [`crate::http::HttpError::Silent`].
-    pub async fn pull(
+    pub async fn pull<A: Future<Output = Option<Millis>>>(
         &self,
         leg: &Leg,
         ticket: &VllmTicket,
         ready: &DecodeSide,
         budget: Duration,
-        ask: impl AsyncFn() -> Option<Millis>,
+        ask: impl Fn() -> A,
     ) -> Result<Landed, RemoteError> {
         let age = ready.age(self.watcher.now());
         if !self.lease.may_begin(age) {

@@ -135,7 +135,7 @@ async fn speak(shared: &Arc<Shared>, room: RoomId, read: Read, sink: &dyn PullSi
     let began = tokio::time::Instant::now();
     let ask = job.ask;
     // The ledger's deadline for the read comes first: it is the one that judges.
-    let landed = shared.driver.pull(&leg, &ticket, &ready, FOR_EVER, async || ask().await).await;
+    let landed = shared.driver.pull(&leg, &ticket, &ready, FOR_EVER, || ask()).await;
     let landed = match landed {
         Ok(landed) => landed,
         Err(error) => {

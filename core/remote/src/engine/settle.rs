@@ -65,7 +65,7 @@ impl<P: Probe, T: Default + Send + 'static> Settler<P, T> {
             let back: Vec<_> = self.waiting().drain(..asked).collect();
             for sender in back {
                 // Who does not wait any more has ended otherwise.
-                drop(sender.send(()));
+                let _ = sender.send(());
             }
         }
         self.waiting().clear();
