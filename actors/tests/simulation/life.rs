@@ -246,6 +246,7 @@ impl Ground<'_> {
             total_pages: self.cluster.shape.pages,
             page_tokens: PAGE_TOKENS,
             context: CONTEXT,
+            engine: innkeeper_room::ledger::EngineKind::Own,
         }
     }
 

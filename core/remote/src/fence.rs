@@ -7,16 +7,8 @@
 
 use std::collections::VecDeque;
 
+pub use innkeeper_room::ledger::Accused;
 use innkeeper_room::{Millis, Moment};
-
-/// Who is to blame for pages that do not come back.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Accused {
-    /// The other engine of the room: its own worker restarts it.
-    Peer,
-    /// This engine, or nobody in particular.
-    Own,
-}
 
 /// Why an engine is restarted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -75,4 +75,6 @@ planted! {
     failed_room_published = "bug-failed-room-published";
     /// The pages of a room whose KV was corrupt at D stay in the cache.
     corrupt_page_kept = "bug-corrupt-page-kept";
+    /// What an engine held is not given back when its process is another one.
+    restart_keeps_permits = "bug-restart-keeps-permits";
 }

@@ -78,6 +78,7 @@ impl Host {
             total_pages: 100,
             page_tokens: 16,
             context: 512,
+            engine: innkeeper_room::ledger::EngineKind::Own,
         };
         Arc::new(Self {
             ledger: Mutex::new(Ledger::new(config, Moment(1000))),

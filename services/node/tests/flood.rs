@@ -85,6 +85,7 @@ fn config(incarnation: Incarnation) -> prefill::Config {
         total_pages: 100,
         page_tokens: 16,
         context: 512,
+        engine: innkeeper_room::ledger::EngineKind::Own,
     }
 }
 

@@ -11,7 +11,8 @@ use super::watcher::{Probe, Watcher};
 use crate::fence::{Accused, Budget, Cause, Fence, Order};
 use crate::hook::{Backoff, Hook, HookError, Process, exec};
 
-/// Pages of rooms that are over and still out: since when the oldest, and whom its room accused. The ledger's words.
+/// Pages of rooms that are over and still out: since when the oldest, and whom its room accused. The ledger's words: `since`
+/// and `accused` of [`innkeeper_room::ledger::Pinned`], by the clock that both use.
 pub type Pinned = Option<(Moment, Accused)>;
 
 /// How its process is started and ended.

@@ -6,6 +6,8 @@ pub mod prefill;
 pub mod router;
 pub(crate) mod worker;
 
+pub use worker::{Accused, EngineKind, Pinned};
+
 use serde::{Deserialize, Serialize};
 
 use crate::evidence::Owes;
@@ -127,6 +129,9 @@ pub struct Gauges {
     pub fleet_page_tokens: u32,
     /// Messages and frames of another epoch or incarnation, and late reports that were answered, not applied.
     pub fenced: u64,
+    /// KV pages of rooms that are over, which only the end of an engine's process may get back (workers whose engine is a
+    /// process of its own).
+    pub pinned: Option<Pinned>,
 }
 
 impl Gauges {

@@ -100,7 +100,9 @@ pub(crate) fn of_prefill(event: &prefill::Event) -> (Option<RoomId>, Kind) {
         | E::EngineStopped { room }
         | E::DoorGone { room }
         | E::ActorDied { room } => (Some(*room), Kind::Room),
-        E::Engine(_) | E::MemberGone { .. } | E::Drain | E::DrainOver | E::Tick => (None, Kind::Node),
+        E::Engine(_) | E::EngineRestarted | E::MemberGone { .. } | E::Drain | E::DrainOver | E::Tick => {
+            (None, Kind::Node)
+        }
     }
 }
 
@@ -128,7 +130,9 @@ pub(crate) fn of_decode(event: &decode::Event) -> (Option<RoomId>, Kind) {
         | E::EngineStopped { room }
         | E::DoorGone { room }
         | E::ActorDied { room } => (Some(*room), Kind::Room),
-        E::Engine(_) | E::MemberGone { .. } | E::Drain | E::DrainOver | E::Tick => (None, Kind::Node),
+        E::Engine(_) | E::EngineRestarted | E::MemberGone { .. } | E::Drain | E::DrainOver | E::Tick => {
+            (None, Kind::Node)
+        }
     }
 }
 

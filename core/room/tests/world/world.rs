@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use innkeeper_room::ledger::router::{Outcome, RoomEnd};
-use innkeeper_room::ledger::{decode, prefill, router};
+use innkeeper_room::ledger::{EngineKind, decode, prefill, router};
 use innkeeper_room::{Incarnation, Millis, Moment, RequestKey, Role, RoomId, Settings};
 
 use crate::control::{Ctl, CtlMsg, RouterSide};
@@ -325,6 +325,7 @@ impl World {
             total_pages: self.shape.pages_of(index),
             page_tokens: PAGE_TOKENS,
             context: 1000,
+            engine: EngineKind::Own,
         };
         let brain = match role {
             Role::Router => {

@@ -51,6 +51,7 @@ fn config(incarnation: Incarnation) -> prefill::Config {
         total_pages: PAGES,
         page_tokens: PAGE,
         context: CONTEXT,
+        engine: innkeeper_room::ledger::EngineKind::Own,
     }
 }
 

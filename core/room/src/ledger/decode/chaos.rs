@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use super::{Config, Effect, Event, Ledger, SessionId};
 use crate::evidence::Evidence;
 use crate::ids::{Attempt, Epoch, Incarnation, RequestKey, RoomId};
-use crate::ledger::EngineView;
+use crate::ledger::{EngineKind, EngineView};
 use crate::message::{FromWorker, HelloReply, ToWorker};
 use crate::pages::PageCounts;
 use crate::reason::{Reason, Verdict};
@@ -68,6 +68,7 @@ fn event() -> impl Strategy<Value = Event> {
         4 => (room(), epoch()).prop_map(|(room, epoch)| Event::Quiesced { room, epoch }),
         6 => (room(), 0_u32..6).prop_map(|(room, tokens)| Event::Made { room, tokens }),
         2 => room().prop_map(|room| Event::EngineFinished { room }),
+        1 => Just(Event::EngineRestarted),
         1 => room().prop_map(|room| Event::EngineFailed { room }),
         1 => room().prop_map(|room| Event::EngineStopped { room }),
         6 => view.prop_map(|(progress, in_hand, alive)| {
@@ -142,17 +143,28 @@ impl Books {
     }
 }
 
+/// What becomes of the permits that are out when all rooms are over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum After {
+    AllGiveBack,
+    ConnectionsDoAndTheEngineIsAnotherOne,
+    NobodyDoes,
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 256, ..ProptestConfig::default() })]
 
     #[test]
     fn always_terminal_by_the_bound(
         steps in proptest::collection::vec((event(), prop_oneof![9 => 0_u64..60, 1 => 300_u64..3000]), 1..120),
-        gives_back in any::<bool>(),
+        engine in prop_oneof![Just(EngineKind::Own), Just(EngineKind::Remote)],
+        after_all in prop_oneof![
+            Just(After::AllGiveBack), Just(After::ConnectionsDoAndTheEngineIsAnotherOne), Just(After::NobodyDoes),
+        ],
     ) {
         let settings = Settings { permits: 4, remembered_rooms: 3, ..Settings::from_ttl(Millis(1000)) };
         let config = Config {
-            settings, incarnation: DECODE, total_pages: PAGES, page_tokens: 10, context: 100,
+            settings, incarnation: DECODE, total_pages: PAGES, page_tokens: 10, context: 100, engine,
         };
         let mut now = Moment(50_000);
         let mut ledger = Ledger::new(config, now);
@@ -160,7 +172,11 @@ proptest! {
         for (event, after) in steps {
             now = now + Millis(after);
             books.hear(&event);
+            let reborn = engine == EngineKind::Remote && event == Event::EngineRestarted;
             let effects = ledger.step(event, now);
+            if reborn {
+                prop_assert_eq!(ledger.gauges(now).engine_permits, 0, "of an engine that is gone");
+            }
             prop_assert!(ledger.violations().is_empty(), "{:?}", ledger.violations());
             books.enter(&effects)?;
         }
@@ -175,10 +191,16 @@ proptest! {
         }
         prop_assert_eq!(ledger.rows(now), vec![]);
         prop_assert_eq!(&books.ended, &books.begun);
-        if gives_back {
+        if after_all != After::NobodyDoes {
+            let another = after_all == After::ConnectionsDoAndTheEngineIsAnotherOne && engine == EngineKind::Remote;
+            if another {
+                let _ = ledger.step(Event::EngineRestarted, now);
+            }
             for number in 1..6 {
                 let room = RoomId::from_random(number);
-                let _ = ledger.step(Event::EngineStopped { room }, now);
+                if !another {
+                    let _ = ledger.step(Event::EngineStopped { room }, now);
+                }
                 for epoch in 0..6 {
                     let _ = ledger.step(Event::Quiesced { room, epoch: Epoch(epoch) }, now);
                 }
@@ -186,7 +208,7 @@ proptest! {
             prop_assert_eq!(ledger.gauges(now).pages, PageCounts::all_free(PAGES));
             prop_assert_eq!(ledger.gauges(now).engine_permits + ledger.gauges(now).session_permits, 0);
         } else {
-            let leaks = ledger.gauges(now).quarantined_rooms > 0;
+            let leaks = ledger.table.closing.values().any(|closing| closing.ends_with_process(engine));
             let late = now + Millis(61_000);
             while now < late {
                 now = now + Millis(50);

@@ -158,6 +158,9 @@ pub enum Event {
     },
     /// What the engine is doing, every report period.
     Engine(EngineView),
+    /// The engine's process is another one, and whatever the former one held is gone. Only of an engine that is a process of its
+    /// own; said when nothing that was ordered before is left in either of them, and before anything of the new one.
+    EngineRestarted,
     /// This node's door of the room is gone, or absent from a list: a question to R.
     DoorGone {
         /// Which room.

@@ -48,6 +48,14 @@ impl Ledger {
         }
     }
 
+    /// Rooms that the former engine read or decoded are over; those that wait for P, and those whose tokens are all made, go on.
+    pub(super) fn engine_restarted(&mut self, now: Moment, out: &mut Vec<Effect>) {
+        for room in self.table.engine_reborn(now, out) {
+            let how = Ending::Waited(Owes::Decode, now);
+            self.end(room, PartEnd::Failed(Reason::EngineRestarted), how, now, out);
+        }
+    }
+
     /// The engine's job is over without its last token.
     pub(super) fn engine_gave_up(&mut self, room: RoomId, reason: Reason, now: Moment, out: &mut Vec<Effect>) {
         if self.table.engine_back(room, out) {

@@ -7,7 +7,7 @@ use crate::ledger::decode::{Effect, Ledger, SessionId};
 use crate::ledger::worker::{Ending, Gone};
 use crate::message::HelloReply;
 use crate::planted;
-use crate::reason::{PartEnd, Reason};
+use crate::reason::PartEnd;
 use crate::time::Moment;
 
 /// What a peer said on a new connection.
@@ -96,7 +96,7 @@ impl Ledger {
         } else if wedged {
             // Pages come back by steps, and there are none.
             let how = Ending::Waited(Owes::Decode, self.table.engine.moved_at());
-            self.end(room, PartEnd::Failed(Reason::EngineStalled), how, now, out);
+            self.end(room, PartEnd::Failed(self.table.stalled()), how, now, out);
         } else {
             let place = *part.place.get_or_insert(next_place);
             part.link = Link::Waiting { told: false };

@@ -177,6 +177,7 @@ impl Ledger {
             // Nobody asked it to stop while the part lives: a bug here, and the room must not wait for it.
             Event::EngineStopped { room } => self.engine_gave_up(room, Reason::InternalError, now, out),
             Event::Engine(view) => self.table.engine.observe(view, now),
+            Event::EngineRestarted => self.engine_restarted(now, out),
             Event::DoorGone { room } => self.table.ask(room, now, out),
             Event::MemberGone { incarnation } => {
                 self.table.ask_member(incarnation, now, out);
@@ -262,7 +263,7 @@ impl Ledger {
         }
         for room in self.table.waiting_for_engine() {
             let how = Ending::Waited(Owes::Decode, self.table.engine.moved_at());
-            self.end(room, PartEnd::Failed(Reason::EngineStalled), how, now, out);
+            self.end(room, PartEnd::Failed(self.table.stalled()), how, now, out);
         }
     }
 

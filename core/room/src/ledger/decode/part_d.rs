@@ -216,11 +216,7 @@ impl PartD {
             None => {
                 let since = self.engine_owes.max(env.engine.moved_at());
                 let behind = env.engine.is_behind(env.now);
-                let reason = if behind {
-                    Reason::EngineStalled
-                } else {
-                    Reason::DecodeStalled
-                };
+                let reason = if behind { env.stalled } else { Reason::DecodeStalled };
                 timers.end(since, settings.progress_ttl, reason, Owes::Decode);
                 (Reason::DecodeStalled, Owes::Decode)
             }
@@ -299,6 +295,11 @@ impl Part for PartD {
         let waits_for_pages = self.committed.is_none() && matches!(self.link, Link::Waiting { .. });
         let waits_for_read = self.committed.is_none() && self.pulling.is_some();
         waits_for_step || waits_for_pages || waits_for_read
+    }
+
+    fn reads_until(&self) -> Option<Moment> {
+        let reads = self.pulling.filter(|_| self.committed.is_none());
+        reads.map(|Pulling { since, within }| since + within)
     }
 
     fn last_word(&self, end: PartEnd, peer_said: bool) -> LastWord {

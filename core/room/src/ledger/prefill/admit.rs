@@ -10,7 +10,7 @@ use crate::ledger::prefill::{Effect, Ledger};
 use crate::ledger::worker::{Ending, Orders};
 use crate::message::FromWorker;
 use crate::planted;
-use crate::reason::{PartEnd, Reason};
+use crate::reason::PartEnd;
 use crate::settings::Settings;
 use crate::time::Moment;
 
@@ -32,7 +32,7 @@ impl Ledger {
     pub(super) fn queue_turn(&mut self, room: RoomId, now: Moment, out: &mut Vec<Effect>) {
         if self.table.engine.wedged() {
             let how = Ending::Waited(Owes::Prefill, self.table.engine.moved_at());
-            self.end(room, PartEnd::Failed(Reason::EngineStalled), how, now, out);
+            self.end(room, PartEnd::Failed(self.table.stalled()), how, now, out);
             return;
         }
         if let Some(part) = self.table.edit(room) {

@@ -9,7 +9,7 @@ use super::{Config, Effect, Event, Ledger};
 use crate::cache::BlockHash;
 use crate::evidence::Evidence;
 use crate::ids::{Attempt, Epoch, Incarnation, RequestKey, RoomId};
-use crate::ledger::EngineView;
+use crate::ledger::{EngineKind, EngineView};
 use crate::message::{Counters, FromWorker, HelloReply, ToWorker};
 use crate::reason::{Reason, Verdict};
 use crate::settings::Settings;
@@ -81,6 +81,7 @@ fn event() -> impl Strategy<Value = Event> {
         4 => (room(), 0_u64..200).prop_map(|(room, bytes)| Event::Sealed { room, bytes }),
         3 => (room(), 0_u64..2000).prop_map(|(room, within)| Event::Kept { room, read_within: Millis(within) }),
         1 => room().prop_map(|room| Event::EngineEnded { room, reason: Reason::EngineError }),
+        1 => Just(Event::EngineRestarted),
         1 => room().prop_map(|room| Event::EngineFailed { room }),
         1 => room().prop_map(|room| Event::EngineStopped { room }),
         6 => view.prop_map(|(progress, in_hand, alive)| {
@@ -119,27 +120,43 @@ impl Books {
     }
 }
 
+/// What becomes of the permits that are out when all rooms are over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum After {
+    AllGiveBack,
+    ConnectionsDoAndTheEngineIsAnotherOne,
+    NobodyDoes,
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 256, ..ProptestConfig::default() })]
 
     #[test]
     fn always_terminal_by_the_bound(
         steps in proptest::collection::vec((event(), prop_oneof![9 => 0_u64..60, 1 => 300_u64..3000]), 1..120),
-        gives_back in any::<bool>(),
+        engine in prop_oneof![Just(EngineKind::Own), Just(EngineKind::Remote)],
+        after_all in prop_oneof![
+            Just(After::AllGiveBack), Just(After::ConnectionsDoAndTheEngineIsAnotherOne), Just(After::NobodyDoes),
+        ],
     ) {
         let settings = Settings {
             prefill_concurrency: 2, hello_window: 2, permits: 4, remembered_rooms: 3,
             ..Settings::from_ttl(Millis(1000))
         };
         let config = Config {
-            settings, incarnation: Incarnation::new(2), total_pages: PAGES, page_tokens: 10, context: 100,
+            settings, incarnation: Incarnation::new(2), total_pages: PAGES, page_tokens: 10, context: 100, engine,
         };
         let mut now = Moment(50_000);
         let mut ledger = Ledger::new(config, now);
         let mut books = Books::default();
         for (event, after) in steps {
             now = now + Millis(after);
+            let reborn = engine == EngineKind::Remote && event == Event::EngineRestarted;
             let effects = ledger.step(event, now);
+            if reborn {
+                let began = effects.iter().filter(|effect| matches!(effect, Effect::Compute { .. })).count();
+                prop_assert_eq!(ledger.gauges(now).engine_permits as usize, began, "of an engine that is gone");
+            }
             prop_assert!(ledger.violations().is_empty(), "{:?}", ledger.violations());
             books.enter(&effects);
         }
@@ -158,11 +175,17 @@ proptest! {
         }
         prop_assert_eq!(books.ended.len(), books.begun.len());
         // And what is clean is clean: all permits come back, or the process is given up, once.
-        if gives_back {
+        if after_all != After::NobodyDoes {
+            let another = after_all == After::ConnectionsDoAndTheEngineIsAnotherOne && engine == EngineKind::Remote;
+            if another {
+                let _ = ledger.step(Event::EngineRestarted, now);
+            }
             for number in 1..6 {
                 let room = RoomId::from_random(number);
-                let _ = ledger.step(Event::EngineStopped { room }, now);
-                for epoch in 0..200 {
+                if !another {
+                    let _ = ledger.step(Event::EngineStopped { room }, now);
+                }
+                for epoch in u32::from(another)..200 {
                     let _ = ledger.step(Event::Quiesced { room, epoch: Epoch(epoch) }, now);
                 }
             }
@@ -170,7 +193,7 @@ proptest! {
             prop_assert_eq!((pages.available(), pages.total()), (PAGES, PAGES));
             prop_assert_eq!(ledger.gauges(now).engine_permits + ledger.gauges(now).session_permits, 0);
         } else {
-            let leaks = ledger.gauges(now).quarantined_rooms > 0;
+            let leaks = ledger.table.closing.values().any(|closing| closing.ends_with_process(engine));
             let late = now + Millis(61_000);
             while now < late {
                 now = now + Millis(50);

@@ -213,12 +213,22 @@ impl Ledger {
     }
 
     pub(super) fn kept(&mut self, room: RoomId, read_within: Millis, now: Moment, out: &mut Vec<Effect>) {
+        self.table.kept_in_vain(room, out);
         if !self.table.engine_back(room, out) {
             return;
         }
         if let Some(part) = self.table.edit(room) {
             part.kept(read_within, now);
         }
+    }
+
+    /// Rooms that had begun with the former engine are over; those that wait for a turn get it from the new one.
+    pub(super) fn engine_restarted(&mut self, now: Moment, out: &mut Vec<Effect>) {
+        for room in self.table.engine_reborn(now, out) {
+            let how = Ending::Waited(Owes::Prefill, now);
+            self.end(room, PartEnd::Failed(Reason::EngineRestarted), how, now, out);
+        }
+        self.rate.restart();
     }
 
     /// The engine's job is over without a manifest.

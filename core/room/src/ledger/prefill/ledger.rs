@@ -166,6 +166,7 @@ impl Ledger {
             // Nobody asked it to stop while the part lives: a bug here, and the room must not wait for it.
             Event::EngineStopped { room } => self.engine_gave_up(room, Reason::InternalError, now, out),
             Event::Engine(view) => self.engine(view, now),
+            Event::EngineRestarted => self.engine_restarted(now, out),
             Event::DoorGone { room } => self.table.ask(room, now, out),
             Event::MemberGone { incarnation } => self.table.ask_member(incarnation, now, out),
             Event::ActorDied { room } => {
@@ -288,7 +289,7 @@ impl Ledger {
         }
         for room in self.table.waiting_for_engine() {
             let how = Ending::Waited(Owes::Prefill, self.table.engine.moved_at());
-            self.end(room, PartEnd::Failed(Reason::EngineStalled), how, now, out);
+            self.end(room, PartEnd::Failed(self.table.stalled()), how, now, out);
         }
     }
 

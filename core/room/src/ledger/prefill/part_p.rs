@@ -218,7 +218,7 @@ impl PartP {
     fn compute_timers(&self, env: &Env<'_>, timers: &mut Timers) {
         let since = self.chunk_at.max(env.engine.moved_at());
         let reason = if env.engine.is_behind(env.now) {
-            Reason::EngineStalled
+            env.stalled
         } else {
             Reason::PrefillStalled
         };
@@ -300,6 +300,13 @@ impl Part for PartP {
             Stage::Window | Stage::Hello | Stage::PagesAtDecode => false,
             // An engine that stands still serves no read.
             Stage::Sending { .. } => self.read_within.is_some(),
+        }
+    }
+
+    fn reads_until(&self) -> Option<Moment> {
+        match (self.stage, self.read_within) {
+            (Stage::Sending { sealed, .. }, Some(within)) => Some(sealed + within),
+            _ => None,
         }
     }
 

@@ -3,6 +3,7 @@ use std::sync::Arc;
 
 use crate::cache::BlockHash;
 use crate::ids::Epoch;
+use crate::ledger::worker::Accused;
 use crate::planted;
 use crate::settings::Settings;
 use crate::time::{Millis, Moment};
@@ -23,6 +24,9 @@ pub(crate) struct Closing {
     /// The engine has not given its permit back.
     pub(crate) engine: bool,
     pub(crate) since: Moment,
+    /// When an engine that may still touch its pages should have let go of them, and who is to blame if it has not.
+    pub(crate) back_by: Moment,
+    pub(crate) accused: Accused,
     pub(crate) stage: Stage,
 }
 
@@ -35,9 +39,9 @@ pub(crate) enum Stage {
     Killed,
     /// Destroyed; after 2 TTL the pages count against the quarter of the pool that may be given up.
     Destroyed,
-    /// Overdue; after the fence time the process is given up.
+    /// Overdue; after the fence time the process is given up, if its end would help.
     Overdue,
-    /// The process is given up.
+    /// The process is given up, or its end would not help.
     Fenced,
 }
 
@@ -78,6 +82,12 @@ impl Closing {
     /// Whether its pages may be read by others: they are whole, and they are right.
     pub(crate) fn is_good(&self) -> bool {
         self.sealed && (self.handed_over || planted::failed_room_published())
+    }
+
+    /// This node was stopped for so long: nobody was late meanwhile.
+    pub(crate) fn shift(&mut self, by: Millis, now: Moment) {
+        self.since = (self.since + by).min(now);
+        self.back_by = (self.back_by + by).min(self.back_by.max(now));
     }
 
     pub(crate) fn due(&self, settings: &Settings) -> Option<Moment> {

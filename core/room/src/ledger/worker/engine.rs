@@ -56,6 +56,14 @@ impl EngineWatch {
         self.owes_since = self.owes_since.map(|_| now);
     }
 
+    /// It is another process now, which owes nothing yet. What the former one had not finished is nobody's debt any more.
+    pub(crate) const fn another_life(&mut self, now: Moment) {
+        self.floor = now;
+        self.moved_at = now;
+        self.owes_since = None;
+        self.wedged = false;
+    }
+
     /// When it will be wedged if nothing moves.
     pub(crate) fn due(&self) -> Option<Moment> {
         if self.wedged {

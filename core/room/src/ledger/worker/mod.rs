@@ -4,7 +4,8 @@
 //! Table        live parts, ended rooms (LRU), closing rooms (quarantine), pages, permits, deadlines
 //! ├─ Part      prefill::Part or decode::Part: phase, epoch, counters, and its timers as a pure function of them
 //! │  └─ Base   what both kinds of part have
-//! ├─ Closing   a room that is over but whose permits are not all back: grace → kill, TTL → destroy, then the process
+//! ├─ Closing   a room that is over but whose permits are not all back: grace → kill, TTL → destroy, then the process:
+//! │            the worker's, or (Pinned) that of an engine which is not the worker's own
 //! ├─ Engine    the engine's watch: wedged if it owes and finishes nothing for a progress TTL
 //! └─ Gate      serving, draining, fenced
 //! ```
@@ -17,14 +18,17 @@ mod gate;
 mod orders;
 mod part;
 mod permits;
+mod pinned;
+mod reborn;
 mod settle;
 mod table;
 mod timer;
 mod views;
 
-pub use config::Config;
+pub use config::{Config, EngineKind};
 pub(crate) use engine::EngineWatch;
 pub(crate) use orders::Orders;
 pub(crate) use part::{Base, LastWord, Part};
+pub use pinned::{Accused, Pinned};
 pub(crate) use table::{Ending, Env, Gone, Key, Table};
 pub(crate) use timer::{Timer, TimerKind, Timers};

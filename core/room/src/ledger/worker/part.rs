@@ -179,6 +179,9 @@ pub(crate) trait Part {
     /// Whether the part waits for this node's engine: for its turn, a chunk, a step, or pages that only steps give back.
     fn waits_for_engine(&self) -> bool;
 
+    /// Until when the engines may read KV from each other for it, if they do: nobody can stop them before.
+    fn reads_until(&self) -> Option<Moment>;
+
     /// What is said on the data connection at the end. `peer_said`: the peer's own last word ended the part.
     fn last_word(&self, end: PartEnd, peer_said: bool) -> LastWord;
 

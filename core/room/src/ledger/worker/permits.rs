@@ -5,14 +5,27 @@ use std::sync::Arc;
 
 use crate::ids::{Epoch, RoomId};
 use crate::ledger::worker::closing::{Closing, Stage};
-use crate::ledger::worker::{Base, Key, Orders, Part, Table};
+use crate::ledger::worker::pinned::accused;
+use crate::ledger::worker::{Accused, Key, Orders, Part, Table};
 use crate::planted;
 use crate::reason::PartEnd;
 use crate::time::Moment;
 
 impl<P: Part> Table<P> {
-    /// The part is over: its pages stay in quarantine until every permit is back.
-    pub(super) fn close<E: Orders>(&mut self, room: RoomId, base: &Base, end: PartEnd, now: Moment, out: &mut Vec<E>) {
+    /// The part is over: its pages stay in quarantine until every permit is back. `heard`: somebody else said that it is over.
+    pub(super) fn close<E: Orders>(
+        &mut self,
+        room: RoomId,
+        part: &P,
+        end: PartEnd,
+        heard: bool,
+        now: Moment,
+        out: &mut Vec<E>,
+    ) {
+        let base = part.base();
+        let accused = accused(end, heard, base.spec.prefill == self.config.incarnation);
+        // Two engines that are well finish a read that was given up, and only then let go.
+        let reads_until = part.reads_until().filter(|_| accused == Accused::Own);
         let closing = Closing {
             pages: base.pages,
             blocks: Arc::clone(&base.blocks),
@@ -26,6 +39,8 @@ impl<P: Part> Table<P> {
             },
             engine: base.engine,
             since: now,
+            back_by: reads_until.map_or(now, |until| until.max(now)),
+            accused,
             stage: Stage::Asked,
         };
         self.deadlines
@@ -34,7 +49,7 @@ impl<P: Part> Table<P> {
         self.release_if_clean(room, out);
     }
 
-    fn release_if_clean<E: Orders>(&mut self, room: RoomId, out: &mut Vec<E>) {
+    pub(super) fn release_if_clean<E: Orders>(&mut self, room: RoomId, out: &mut Vec<E>) {
         if !self.closing.get(&room).is_some_and(Closing::is_clean) {
             return;
         }
@@ -49,9 +64,6 @@ impl<P: Part> Table<P> {
             }
             let kept = u32::try_from(keep.len()).unwrap_or(u32::MAX);
             self.pages.release(closing.pages.saturating_sub(kept));
-            if closing.stage >= Stage::Overdue {
-                self.overdue_pages = self.overdue_pages.saturating_sub(closing.pages);
-            }
             if closing.pages > 0 {
                 out.push(E::close_pages(room, keep));
             }
@@ -61,12 +73,17 @@ impl<P: Part> Table<P> {
 
     /// A reader's or sender's permit is back.
     pub(crate) fn session_back<E: Orders>(&mut self, room: RoomId, epoch: Epoch, out: &mut Vec<E>) {
-        if let Some(part) = self.edit(room) {
-            part.base_mut().sessions.remove(&epoch);
+        let held = if let Some(part) = self.edit(room) {
+            part.base_mut().sessions.remove(&epoch)
         } else if let Some(closing) = self.closing.get_mut(&room) {
-            closing.sessions.remove(&epoch);
+            let held = closing.sessions.remove(&epoch);
             self.release_if_clean(room, out);
-        }
+            held
+        } else {
+            false
+        };
+        // A connection may be over more than once; of a ticket it is the word of an engine that is gone.
+        self.fenced += u64::from(epoch == Epoch::TICKET && !held);
     }
 
     /// The engine has sealed the last of the room's pages, and gives its permit back next.
@@ -76,6 +93,14 @@ impl<P: Part> Table<P> {
             base.sealed |= base.engine;
         } else if let Some(closing) = self.closing.get_mut(&room) {
             closing.sealed |= closing.engine;
+        }
+    }
+
+    /// The engine keeps the KV of a room that is over, for a reader who will not come: it holds the pages until it is told so.
+    pub(crate) fn kept_in_vain<E: Orders>(&mut self, room: RoomId, out: &mut Vec<E>) {
+        if let Some(closing) = self.closing.get_mut(&room).filter(|closing| closing.engine) {
+            closing.sessions.insert(Epoch::TICKET);
+            out.push(E::kill_session(room, Epoch::TICKET));
         }
     }
 
@@ -113,13 +138,16 @@ impl<P: Part> Table<P> {
                 }
             }
             Stage::Overdue => {
-                self.overdue_pages += closing.pages;
-                let lost = self.overdue_pages + self.overdue_shared();
+                let lost = self.lost_pages();
                 if lost > 0 && u64::from(lost) * 4 >= u64::from(self.config.total_pages) {
                     self.fence("a quarter of the KV pages is in quarantine and does not come back", now);
                 }
             }
-            Stage::Fenced => self.fence("KV pages or a permit were not given back in time", now),
+            Stage::Fenced => {
+                if closing.ends_with_process(self.config.engine) {
+                    self.fence("KV pages or a permit were not given back in time", now);
+                }
+            }
         }
         let due = self
             .closing
@@ -128,11 +156,14 @@ impl<P: Part> Table<P> {
         self.deadlines.set(Key::Closing(room), due);
     }
 
-    /// Pages of the prefix cache that overdue rooms may still read: they do not come back either, whoever else reads them.
-    fn overdue_shared(&self) -> u32 {
-        let overdue = self.closing.values().filter(|closing| closing.stage >= Stage::Overdue);
-        let shared: BTreeSet<_> = overdue.flat_map(Closing::shared).collect();
-        u32::try_from(shared.len()).unwrap_or(u32::MAX)
+    /// Pages of overdue rooms that the end of this process would get back, and those of the prefix cache that such rooms may
+    /// still read: they do not come back either, whoever else reads them.
+    fn lost_pages(&self) -> u32 {
+        let engine = self.config.engine;
+        let lost = |closing: &&Closing| closing.stage >= Stage::Overdue && closing.ends_with_process(engine);
+        let own: u32 = self.closing.values().filter(lost).map(|closing| closing.pages).sum();
+        let shared: BTreeSet<_> = self.closing.values().filter(lost).flat_map(Closing::shared).collect();
+        own.saturating_add(u32::try_from(shared.len()).unwrap_or(u32::MAX))
     }
 
     fn fence(&mut self, why: &'static str, now: Moment) {

@@ -27,6 +27,7 @@ impl<P: Part> Table<P> {
             let env = Env {
                 settings: &self.config.settings,
                 engine: &self.engine,
+                stalled: self.config.engine.stalled(),
                 now,
             };
             self.deadlines

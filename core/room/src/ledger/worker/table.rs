@@ -21,6 +21,8 @@ use crate::time::{Millis, Moment};
 pub(crate) struct Env<'a> {
     pub(crate) settings: &'a Settings,
     pub(crate) engine: &'a EngineWatch,
+    /// As [`Table::stalled`].
+    pub(crate) stalled: Reason,
     pub(crate) now: Moment,
 }
 
@@ -71,8 +73,6 @@ pub(crate) struct Table<P> {
     pub(crate) engine_permits: u32,
     /// Messages of another epoch or incarnation, and late ones that were answered and not applied.
     pub(crate) fenced: u64,
-    /// Pages in quarantine for longer than 2 TTL.
-    pub(super) overdue_pages: u32,
     pause: PauseDetector,
     /// The node was stopped and only messages are applied for now.
     in_grace: bool,
@@ -98,7 +98,6 @@ impl<P: Part> Table<P> {
             gate: Gate::default(),
             engine_permits: 0,
             fenced: 0,
-            overdue_pages: 0,
             pause,
             in_grace: false,
             seq: 0,
@@ -141,7 +140,7 @@ impl<P: Part> Table<P> {
     /// A stop is nobody's delay: the fences of closing rooms run on from where they stood.
     fn shift_closing(&mut self, by: Millis, now: Moment) {
         for (room, closing) in &mut self.closing {
-            closing.since = (closing.since + by).min(now);
+            closing.shift(by, now);
             self.deadlines
                 .set(Key::Closing(*room), closing.due(&self.config.settings));
         }
@@ -166,8 +165,14 @@ impl<P: Part> Table<P> {
         Env {
             settings: &self.config.settings,
             engine: &self.engine,
+            stalled: self.stalled(),
             now,
         }
+    }
+
+    /// What a room ends with that waits for this node's engine, if that owes and shows nothing.
+    pub(crate) const fn stalled(&self) -> Reason {
+        self.config.engine.stalled()
     }
 
     // === rooms ===
@@ -262,7 +267,8 @@ impl<P: Part> Table<P> {
         if doubted && !planted::corrupt_page_kept() {
             out.extend(E::evict(self.cache.doom(part.base().shared(), &mut self.pages)));
         }
-        self.close(room, part.base(), end, now, out);
+        let heard = !matches!(how, Ending::Waited(..));
+        self.close(room, &part, end, heard, now, out);
         Some(part)
     }
 

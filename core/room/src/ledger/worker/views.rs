@@ -52,6 +52,7 @@ impl<P: Part> Table<P> {
             engine_permits: self.engine_permits,
             quarantined_rooms: count(self.closing.len()),
             fenced: self.fenced,
+            pinned: self.pinned(),
             ..Gauges::default()
         };
         for part in self.live.values() {

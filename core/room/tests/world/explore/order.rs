@@ -140,7 +140,7 @@ fn of_prefill(node: usize, event: &prefill::Event) -> Channel {
         | E::Quiesced { room, .. }
         | E::Sample { room, .. }
         | E::ActorDied { room } => Channel::Own(node, Some(*room)),
-        E::Engine(_) | E::Drain | E::DrainOver | E::Tick => Channel::Own(node, None),
+        E::Engine(_) | E::EngineRestarted | E::Drain | E::DrainOver | E::Tick => Channel::Own(node, None),
     }
 }
 
@@ -168,7 +168,7 @@ fn of_decode(node: usize, event: &decode::Event) -> Channel {
         | E::Broken { room, .. }
         | E::Quiesced { room, .. }
         | E::ActorDied { room } => Channel::Own(node, Some(*room)),
-        E::Engine(_) | E::Drain | E::DrainOver | E::Tick => Channel::Own(node, None),
+        E::Engine(_) | E::EngineRestarted | E::Drain | E::DrainOver | E::Tick => Channel::Own(node, None),
     }
 }
 

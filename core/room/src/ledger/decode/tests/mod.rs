@@ -1,6 +1,7 @@
 //! One test per rule of D's ledger: events → effects.
 
 mod faults;
+mod fences;
 mod reads;
 mod rules;
 mod sessions;
@@ -8,7 +9,7 @@ mod sessions;
 use super::{Config, Effect, Event, Ledger, SessionId};
 use crate::evidence::{Evidence, Owes};
 use crate::ids::{Attempt, Epoch, Incarnation, RequestKey, RoomId};
-use crate::ledger::EngineView;
+use crate::ledger::{EngineKind, EngineView};
 use crate::message::{FromWorker, HelloReply, Refusal, ToWorker};
 use crate::pages::PageCounts;
 use crate::phase::Phase;
@@ -54,6 +55,10 @@ impl Bench {
     }
 
     fn with(settings: Settings, total_pages: u32) -> Self {
+        Self::with_engine(EngineKind::Own, settings, total_pages)
+    }
+
+    fn with_engine(engine: EngineKind, settings: Settings, total_pages: u32) -> Self {
         let now = Moment(1_000_000);
         let config = Config {
             settings,
@@ -61,6 +66,7 @@ impl Bench {
             total_pages,
             page_tokens: 10,
             context: 600,
+            engine,
         };
         Self {
             ledger: Ledger::new(config, now),

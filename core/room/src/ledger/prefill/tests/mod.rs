@@ -2,6 +2,7 @@
 
 mod cache;
 mod faults;
+mod fences;
 mod reads;
 mod rules;
 mod timers;
@@ -9,9 +10,10 @@ mod timers;
 use std::sync::Arc;
 
 use super::{Config, Effect, Event, Ledger};
+use crate::cache::BlockHash;
 use crate::evidence::{Evidence, Owes};
 use crate::ids::{Attempt, Epoch, Incarnation, RequestKey, RoomId};
-use crate::ledger::EngineView;
+use crate::ledger::{EngineKind, EngineView};
 use crate::message::{Counters, FromWorker, HelloReply, Refusal, ToWorker};
 use crate::pages::PageCounts;
 use crate::phase::Phase;
@@ -57,6 +59,10 @@ impl Bench {
     }
 
     fn with(settings: Settings, total_pages: u32) -> Self {
+        Self::with_engine(EngineKind::Own, settings, total_pages)
+    }
+
+    fn with_engine(engine: EngineKind, settings: Settings, total_pages: u32) -> Self {
         let now = Moment(1_000_000);
         let config = Config {
             settings,
@@ -64,6 +70,7 @@ impl Bench {
             total_pages,
             page_tokens: 10,
             context: 600,
+            engine,
         };
         Self {
             ledger: Ledger::new(config, now),

@@ -118,6 +118,34 @@ fn a_ticket_that_nobody_will_read_is_given_back_before_its_pages_are() {
 }
 
 #[test]
+fn what_is_kept_of_a_room_that_is_over_is_given_back_before_its_pages_are() {
+    let mut bench = Bench::staged("computing");
+    let _ = bench.say(1, ToWorker::Abort(Reason::Aborted));
+    let _ = bench.go(Event::Quiesced {
+        room: room(1),
+        epoch: E1,
+    });
+    // The engine had finished before it could hear that it was to stop.
+    let late = kept(&mut bench, 20_000);
+    let ticket = Effect::KillSession {
+        room: room(1),
+        epoch: Epoch::TICKET,
+    };
+    assert_eq!(late, vec![ticket], "it still holds them");
+    let gauges = bench.ledger.gauges(bench.now);
+    assert_eq!((gauges.engine_permits, gauges.pages.quarantined), (0, 10));
+    let back = bench.go(Event::Quiesced {
+        room: room(1),
+        epoch: Epoch::TICKET,
+    });
+    assert!(back.contains(&Effect::ClosePages {
+        room: room(1),
+        keep: vec![]
+    }));
+    assert_eq!(kept(&mut bench, 20_000), vec![], "once");
+}
+
+#[test]
 fn an_engine_says_why_its_job_has_ended() {
     let mut bench = Bench::staged("computing");
     let over = bench.go(Event::EngineEnded {
