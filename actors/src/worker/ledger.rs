@@ -14,6 +14,8 @@ pub enum Common {
     StreamEnded(RoomId),
     /// What the engine is doing.
     Engine(EngineView),
+    /// The engine's process is another one.
+    EngineRestarted,
     /// The room's door is gone.
     DoorGone(RoomId),
     /// A member's key is gone.
@@ -83,6 +85,7 @@ macro_rules! worker_ledger {
                     Common::FromRouter(room, message) => $side::Event::FromRouter { room, message },
                     Common::StreamEnded(room) => $side::Event::StreamEnded { room },
                     Common::Engine(view) => $side::Event::Engine(view),
+                    Common::EngineRestarted => $side::Event::EngineRestarted,
                     Common::DoorGone(room) => $side::Event::DoorGone { room },
                     Common::MemberGone(incarnation) => $side::Event::MemberGone { incarnation },
                     Common::ActorDied(room) => $side::Event::ActorDied { room },

@@ -21,7 +21,7 @@ use innkeeper_actors::worker::node::{WorkerNode, WorkerParts};
 use innkeeper_engine::Engine;
 use innkeeper_leases::{Member, MemberState, MemoryStore, Store};
 use innkeeper_room::ledger::router::{OnFailure, Outcome};
-use innkeeper_room::ledger::{Gauges, decode, prefill, router};
+use innkeeper_room::ledger::{EngineKind, Gauges, decode, prefill, router};
 use innkeeper_room::{Incarnation, Role, Settings, Work};
 use innkeeper_transfer::fault::Faults;
 use innkeeper_transfer::mem::MemNetwork;
@@ -147,6 +147,13 @@ fn member(incarnation: Incarnation, role: Role, engine: &dyn Engine) -> Member {
     }
 }
 
+fn kind_of(engine: &dyn Engine) -> EngineKind {
+    match engine.tickets() {
+        Some(_) => EngineKind::Remote,
+        None => EngineKind::Own,
+    }
+}
+
 /// What all nodes share.
 struct Ground {
     settings: Arc<Settings>,
@@ -175,6 +182,7 @@ impl Ground {
             total_pages: limits.total_pages,
             page_tokens: engine.layout().page_tokens,
             context: limits.context,
+            engine: kind_of(&**engine),
         }
     }
 

@@ -8,6 +8,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use innkeeper_room::ledger::Pinned;
 use innkeeper_room::{
     Attempt, BlockHash, Layout, Manifest, Millis, Reason, RoomId, SlabMeta, SlabSink, SlabSource, Ticket, Token, Work,
 };
@@ -115,6 +116,13 @@ pub trait Tickets: Send + Sync {
     /// # Errors
     /// As [`Engine::decode`]; [`EngineError::Input`] if the ticket is none, or another room's.
     fn pull(&self, room: RoomId, job: PullJob, sink: Arc<dyn PullSink>) -> Result<(), EngineError>;
+
+    /// Whether the engine is another process than when this was last asked; then nothing of what was asked of the former one is left:
+    /// no leg, and nothing that is kept.
+    fn reborn(&self) -> bool;
+
+    /// What the ledger knows that only the end of the engine's process gets back. Said again every report period.
+    fn pinned(&self, pinned: Option<Pinned>);
 
     /// What it shows of itself.
     fn seen(&self) -> Seen;

@@ -77,7 +77,7 @@ impl WorkerKind for DecodeKind {
             total_pages: limits.total_pages,
             page_tokens: wiring.engine.layout().page_tokens,
             context: limits.context,
-            engine: innkeeper_room::ledger::EngineKind::Own,
+            engine: wiring.engine_kind(),
         };
         (Arc::new(craft), Ledger::new(config, Clock::boot().now()))
     }

@@ -61,7 +61,7 @@ impl WorkerKind for PrefillKind {
             total_pages: limits.total_pages,
             page_tokens: wiring.engine.layout().page_tokens,
             context: limits.context,
-            engine: innkeeper_room::ledger::EngineKind::Own,
+            engine: wiring.engine_kind(),
         };
         (Arc::new(craft), Ledger::new(config, Clock::boot().now()))
     }

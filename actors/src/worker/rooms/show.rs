@@ -13,6 +13,7 @@ use crate::worker::ledger::{Common, WorkerLedger};
 
 impl<C: Craft> State<C> {
     pub(super) async fn period(&mut self, myself: &ActorRef<RoomsMessage<C>>) {
+        self.look_next_door(myself).await;
         let status = self.parts.engine.status();
         let in_hand = status
             .in_hand
@@ -45,6 +46,17 @@ impl<C: Craft> State<C> {
             rooms: gauges.room_permits,
             serving: self.serving,
         });
+    }
+
+    /// An engine that is a process of its own may be another one by now; and it is told what it holds of rooms that are over.
+    async fn look_next_door(&mut self, myself: &ActorRef<RoomsMessage<C>>) {
+        let engine = Arc::clone(&self.parts.engine);
+        let Some(tickets) = engine.tickets() else { return };
+        if tickets.reborn() {
+            tracing::warn!("the engine is another process: the rooms that had begun with the former one end");
+            self.common(myself, Common::EngineRestarted).await;
+        }
+        tickets.pinned(self.parts.ledger.gauges(self.parts.clock.now()).pinned);
     }
 
     pub(super) fn show(&self, show: Show) {

@@ -64,6 +64,11 @@ impl<T: Default> Book<T> {
         self.rooms.get_mut(&room).map(|place| &mut place.side)
     }
 
+    /// Changes what is known of all rooms.
+    pub(super) fn each(&mut self, change: impl FnMut(&mut T)) {
+        self.rooms.values_mut().map(|place| &mut place.side).for_each(change);
+    }
+
     /// Pages that nobody has reserved.
     pub(super) fn free(&self) -> u32 {
         self.total.saturating_sub(self.reserved(|_| true))

@@ -42,6 +42,11 @@ impl Jobs {
         job.is_some()
     }
 
+    /// Asks all legs to stop.
+    pub(super) fn cancel_all(&self) {
+        self.jobs().values().for_each(CancellationToken::cancel);
+    }
+
     /// A leg is over: from now on nobody is told that `stopped` follows.
     pub(super) fn over(&self, room: RoomId) -> Over {
         let cancelled = self.jobs().remove(&room).is_none_or(|token| token.is_cancelled());

@@ -1,5 +1,6 @@
 //! vLLM behind the worker's engine port.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -7,6 +8,7 @@ use innkeeper_engine::{
     ClosableSink, DecodeJob, DecodeSink, Engine, EngineError, EngineStatus, KeepJob, KeepSink, Limits, PrefillSink,
     About, PullJob, PullSink, Seen, Tickets,
 };
+use innkeeper_room::ledger::Pinned;
 use innkeeper_room::{BlockHash, Layout, Millis, RoomId, SlabSource, Ticket, Work};
 use tokio::runtime::Handle;
 use tokio::sync::watch;
@@ -18,7 +20,7 @@ use super::jobs::Jobs;
 use super::settle::Settler;
 use super::slabs::NoSlabs;
 use super::{Counted, Shape};
-use crate::driver::{Care, Condition, Keeper, Kept, Pinned, VllmDriver, Watcher};
+use crate::driver::{self, Care, Condition, Keeper, Kept, VllmDriver, Watcher};
 use crate::hook::Process;
 use crate::lease::{DecodeSide, Lease};
 use crate::pull::PullRate;
@@ -46,7 +48,9 @@ pub(super) struct Shared {
     book: Arc<Mutex<Book<Side>>>,
     rate: Mutex<PullRate>,
     condition: watch::Receiver<Condition>,
-    pinned: watch::Sender<Pinned>,
+    pinned: watch::Sender<driver::Pinned>,
+    /// Those that the ledger was told of.
+    lives: AtomicU64,
 }
 
 /// What is known of a room beside its pages.
@@ -95,6 +99,7 @@ impl VllmEngine {
                 rate: Mutex::default(),
                 condition,
                 pinned,
+                lives: AtomicU64::new(0),
             }),
         })
     }
@@ -301,6 +306,22 @@ impl Tickets for VllmEngine {
         let read = super::legs::Read { job, ticket, ready };
         shared.spawn(super::legs::pull(Arc::clone(shared), room, read, sink, cancel));
         Ok(())
+    }
+
+    fn reborn(&self) -> bool {
+        let shared = &self.shared;
+        let lives = *shared.driver.watcher().lives().borrow();
+        if shared.lives.swap(lives, Ordering::Relaxed) == lives {
+            return false;
+        }
+        shared.jobs.cancel_all();
+        shared.book().each(|side| side.kept = None);
+        true
+    }
+
+    fn pinned(&self, pinned: Option<Pinned>) {
+        let told = pinned.map(|pinned| (pinned.since, pinned.accused));
+        self.shared.pinned.send_if_modified(|known| std::mem::replace(known, told) != told);
     }
 
     fn seen(&self) -> Seen {

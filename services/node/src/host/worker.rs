@@ -11,7 +11,7 @@ use innkeeper_actors::worker::node::{WorkerNode, WorkerParts};
 use innkeeper_engine::{About, Engine, Seen, Tickets};
 use innkeeper_proto::v1::worker_server::WorkerServer;
 use innkeeper_room::Role;
-use innkeeper_room::ledger::{Gauges, RoomRow};
+use innkeeper_room::ledger::{EngineKind, Gauges, RoomRow};
 use innkeeper_transfer::Stats;
 use tokio_util::sync::CancellationToken;
 use tonic::service::Routes;
@@ -66,6 +66,17 @@ pub struct WorkerWiring {
     pub model: String,
     /// Where its tasks live.
     pub tasks: Tasks,
+}
+
+impl WorkerWiring {
+    /// Whose process the engine is.
+    #[must_use]
+    pub fn engine_kind(&self) -> EngineKind {
+        match self.engine.tickets() {
+            Some(_) => EngineKind::Remote,
+            None => EngineKind::Own,
+        }
+    }
 }
 
 /// Starts a worker, whose doors are locked with `security`; so is its data plane, which it brings along.
