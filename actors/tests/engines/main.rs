@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use direct::{ASK, LIMIT, answer};
 use innkeeper_actors::ports::RouterPort;
+use innkeeper_engine::Tickets;
 use innkeeper_remote::standin::oracle;
 use innkeeper_room::Reason;
 use innkeeper_room::ledger::router::{AbortAnswer, Outcome};
@@ -157,7 +158,9 @@ async fn what_an_engine_keeps_stays_in_quarantine_until_it_gives_it_back() {
     if pair.decode_standin.held() > 0 {
         tokio::time::sleep(2 * TTL).await;
         let (gauges, _) = pair.direct.decode.gauges(ASK).await.unwrap();
-        assert!(gauges.pages.quarantined > 0, "the engine has them still, and nobody may count on them");
+        let seen = pair.decode_engine.seen();
+        let held = pair.decode_standin.held();
+        assert!(gauges.pages.quarantined > 0, "the engine has {held} pages still, and nobody may count on them: {gauges:?} {seen:?}");
     }
     pair.prefill_standin.cont();
     pair.clean().await;

@@ -178,16 +178,18 @@ async fn ticket(heard: mpsc::Receiver<Heard>) -> Ticket {
     }
 }
 
-const ROOM: RoomId = RoomId::from_random(7);
+fn the_room() -> RoomId {
+    RoomId::from_random(7)
+}
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_prompt_is_kept_read_and_answered() {
     let (p, d) = pair(|_| {}).await;
     let work = work(100);
-    d.ready(ROOM, 110);
-    let ticket = ticket(p.keep(ROOM, &work)).await;
-    assert!(p.engine.lease_age(ROOM).is_some_and(|age| age < Millis(10_000)));
-    let mut heard = d.pull(ROOM, &work, 5, ticket, None);
+    d.ready(the_room(), 110);
+    let ticket = ticket(p.keep(the_room(), &work)).await;
+    assert!(p.engine.lease_age(the_room()).is_some_and(|age| age < Millis(10_000)));
+    let mut heard = d.pull(the_room(), &work, 5, ticket, None);
     let mut said = vec![];
     while said.last() != Some(&Heard::Finished) {
         let (next, rest) = next(heard).await;
@@ -197,20 +199,20 @@ async fn a_prompt_is_kept_read_and_answered() {
     let tokens = (0..).zip(oracle(&work.prompt, 5, &[])).map(|(at, id)| Heard::Token(at, id));
     let right: Vec<_> = [Heard::Pulled].into_iter().chain(tokens).chain([Heard::Finished]).collect();
     assert_eq!(said, right);
-    assert_eq!((p.engine.close(ROOM), d.engine.close(ROOM)), (7, 7));
-    assert_eq!(p.engine.lease_age(ROOM), None);
+    assert_eq!((p.engine.close(the_room()), d.engine.close(the_room())), (7, 7));
+    assert_eq!(p.engine.lease_age(the_room()), None);
     until("all pages are back", async || p.standin.held() + d.standin.held() == 0).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn who_cancels_hears_stopped_once_the_engine_has_its_pages_back() {
     let (p, _d) = pair(|config| config.chunk_time = Duration::from_millis(100)).await;
-    let heard = p.keep(ROOM, &work(1000));
+    let heard = p.keep(the_room(), &work(1000));
     until("it computes", async || p.standin.held() > 0).await;
-    assert!(p.engine.cancel(ROOM));
+    assert!(p.engine.cancel(the_room()));
     let (last, heard) = next(heard).await;
     assert_eq!((last, p.standin.held()), (Heard::Stopped, 0), "not before");
-    assert!(!p.engine.cancel(ROOM), "there is no job any more");
+    assert!(!p.engine.cancel(the_room()), "there is no job any more");
     assert!(heard.try_recv().is_err(), "and no other word");
 }
 
@@ -219,25 +221,29 @@ async fn who_cancels_hears_stopped_once_the_engine_has_its_pages_back() {
 async fn a_ticket_that_nobody_reads_by_is_given_back_long_before_its_lease() {
     let (p, d) = pair(|config| config.lease = Duration::from_secs(60)).await;
     let work = work(100);
-    d.ready(ROOM, 110);
-    let ticket = ticket(p.keep(ROOM, &work)).await;
+    d.ready(the_room(), 110);
+    let ticket = ticket(p.keep(the_room(), &work)).await;
     let back = Arc::new(AtomicU32::new(0));
     for _ in 0..3 {
         let back = Arc::clone(&back);
-        p.engine.give_back(ROOM, Box::new(move || drop(back.fetch_add(1, Ordering::SeqCst))));
+        p.engine.give_back(the_room(), Box::new(move || {
+            back.fetch_add(1, Ordering::SeqCst);
+        }));
     }
     tokio::time::sleep(Duration::from_millis(300)).await;
     assert_eq!(back.load(Ordering::SeqCst), 0, "the engine has them");
     assert_eq!(p.standin.kept(), 1);
-    d.engine.release(ROOM, &ticket);
+    d.engine.release(the_room(), &ticket);
     until("it is told", async || back.load(Ordering::SeqCst) > 0).await;
     assert_eq!((p.standin.kept(), p.standin.held()), (0, 0));
     assert_eq!(back.load(Ordering::SeqCst), 1, "once, however often it is asked");
     assert_eq!(d.engine.seen().orphan_tickets, 1);
     // Nothing is kept any more: answered at once.
     let again = Arc::clone(&back);
-    p.engine.close(ROOM);
-    p.engine.give_back(ROOM, Box::new(move || drop(again.fetch_add(1, Ordering::SeqCst))));
+    p.engine.close(the_room());
+    p.engine.give_back(the_room(), Box::new(move || {
+            again.fetch_add(1, Ordering::SeqCst);
+        }));
     assert_eq!(back.load(Ordering::SeqCst), 2);
 }
 
@@ -249,10 +255,12 @@ async fn without_a_reader_the_lease_gives_the_pages_back() {
         config.bugs.metrics_stale = true;
     })
     .await;
-    drop(ticket(p.keep(ROOM, &work(100))).await);
+    drop(ticket(p.keep(the_room(), &work(100))).await);
     let back = Arc::new(AtomicU32::new(0));
     let told = Arc::clone(&back);
-    p.engine.give_back(ROOM, Box::new(move || drop(told.fetch_add(1, Ordering::SeqCst))));
+    p.engine.give_back(the_room(), Box::new(move || {
+            told.fetch_add(1, Ordering::SeqCst);
+        }));
     until("it is told", async || back.load(Ordering::SeqCst) == 1).await;
     assert_eq!(p.standin.held(), 0);
 }
@@ -267,8 +275,8 @@ async fn an_unproven_read_fails_with_its_reason_and_gives_no_token() {
     .await;
     let work = work(100);
     for (age, proven) in [(None, false), (Some(Millis(1900)), false), (Some(Millis(1000)), true)] {
-        d.ready(ROOM, 110);
-        let heard = d.pull(ROOM, &work, 5, ticket(p.keep(ROOM, &work)).await, age);
+        d.ready(the_room(), 110);
+        let heard = d.pull(the_room(), &work, 5, ticket(p.keep(the_room(), &work)).await, age);
         match next(heard).await.0 {
             Heard::Pulled => assert!(proven, "{age:?}"),
             Heard::Failed(EngineError::Remote { reason, .. }) => {
@@ -276,11 +284,11 @@ async fn an_unproven_read_fails_with_its_reason_and_gives_no_token() {
             }
             other => panic!("{other:?}"),
         }
-        if d.engine.cancel(ROOM) {
-            until("it stops", async || !d.engine.cancel(ROOM)).await;
+        if d.engine.cancel(the_room()) {
+            until("it stops", async || !d.engine.cancel(the_room())).await;
         }
-        p.engine.close(ROOM);
-        d.engine.close(ROOM);
+        p.engine.close(the_room());
+        d.engine.close(the_room());
     }
     assert_eq!(d.engine.seen().unproven, 2);
 }
@@ -297,14 +305,14 @@ async fn what_cannot_be_is_refused_with_words() {
             work,
             attempt: Attempt(1),
         };
-        p.engine.keep(ROOM, job, sink())
+        p.engine.keep(the_room(), job, sink())
     };
-    assert_eq!(keep(work(5)), Err(EngineError::Unknown(ROOM)), "it has no pages");
-    p.engine.open(ROOM, 1400).expect("pages");
+    assert_eq!(keep(work(5)), Err(EngineError::Unknown(the_room())), "it has no pages");
+    p.engine.open(the_room(), 1400).expect("pages");
     for wrong in [work(0), work(1400), Arc::new(Work { prompt: [VOCABULARY].into(), ..Work::default() })] {
         assert!(matches!(keep(wrong), Err(EngineError::Input(_))));
     }
-    d.ready(ROOM, 110);
+    d.ready(the_room(), 110);
     for bytes in [&b"x"[..], b"v{}", b"s{\"host\":\"a\",\"port\":1,\"room\":\"0000000000000007\"}"] {
         let job = PullJob {
             work: work(5),
@@ -313,7 +321,7 @@ async fn what_cannot_be_is_refused_with_words() {
             ticket: Ticket::new(bytes.to_vec()).expect("short"),
             ask: Box::new(|| Box::pin(async { None })),
         };
-        assert!(matches!(d.engine.pull(ROOM, job, sink()), Err(EngineError::Input(_))));
+        assert!(matches!(d.engine.pull(the_room(), job, sink()), Err(EngineError::Input(_))));
     }
     assert_eq!(d.engine.status().jobs, 0);
 }
@@ -322,10 +330,10 @@ async fn what_cannot_be_is_refused_with_words() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_engine_that_hangs_is_seen_to_also_while_rooms_settle() {
     let (p, _d) = pair(|config| config.chunk_time = Duration::from_millis(100)).await;
-    let heard = p.keep(ROOM, &work(1000));
+    let heard = p.keep(the_room(), &work(1000));
     until("it computes", async || p.standin.held() > 0).await;
     p.standin.freeze(true);
-    assert!(p.engine.cancel(ROOM));
+    assert!(p.engine.cancel(the_room()));
     until("it is silent for a TTL", async || {
         p.engine.status().in_hand.is_some_and(|silent| silent >= TTL)
     })

@@ -16,6 +16,8 @@ pub(super) struct Book<T> {
 #[derive(Debug)]
 struct Place<T> {
     pages: u32,
+    /// Pages that the engine may use for it by now; none before its leg is out.
+    uses: u32,
     /// It is over, and the engine may not have its pages back yet.
     settling: bool,
     side: T,
@@ -40,6 +42,7 @@ impl<T: Default> Book<T> {
         }
         let place = Place {
             pages,
+            uses: 0,
             settling: false,
             side: T::default(),
         };
@@ -50,6 +53,13 @@ impl<T: Default> Book<T> {
     /// Ends a reservation; how many pages it had.
     pub(super) fn close(&mut self, room: RoomId) -> u32 {
         self.rooms.remove(&room).map_or(0, |place| place.pages)
+    }
+
+    /// The engine may use so many pages for the room from now on.
+    pub(super) fn uses(&mut self, room: RoomId, pages: u32) {
+        if let Some(place) = self.rooms.get_mut(&room) {
+            place.uses = pages.min(place.pages);
+        }
     }
 
     /// The room is over: from now on its pages are not among those that are in use for a reason.
@@ -71,17 +81,14 @@ impl<T: Default> Book<T> {
 
     /// Pages that nobody has reserved.
     pub(super) fn free(&self) -> u32 {
-        self.total.saturating_sub(self.reserved(|_| true))
+        let reserved = self.rooms.values().map(|place| place.pages);
+        self.total.saturating_sub(reserved.fold(0, u32::saturating_add))
     }
 
     /// Pages of rooms that are not over: what the engine may use for a reason.
     pub(super) fn in_use(&self) -> u32 {
-        self.reserved(|place| !place.settling)
-    }
-
-    fn reserved(&self, which: impl Fn(&Place<T>) -> bool) -> u32 {
-        let pages = self.rooms.values().filter(|place| which(place)).map(|place| place.pages);
-        pages.fold(0, u32::saturating_add)
+        let living = self.rooms.values().filter(|place| !place.settling);
+        living.map(|place| place.uses).fold(0, u32::saturating_add)
     }
 }
 
@@ -100,9 +107,14 @@ mod tests {
         assert_eq!(book.open(room(1), 1), Err(EngineError::Exists(room(1))));
         assert_eq!(book.open(room(2), 5), Err(EngineError::NoPages { wanted: 5, free: 4 }));
         assert_eq!(book.open(room(2), 4), Ok(()));
+        assert_eq!(book.in_use(), 0, "no leg is out yet");
+        book.uses(room(1), 6);
+        book.uses(room(2), 3);
+        assert_eq!(book.in_use(), 9);
         book.settles(room(1));
-        assert_eq!((book.free(), book.in_use()), (0, 4), "what settles is neither free nor in use");
+        assert_eq!((book.free(), book.in_use()), (0, 3), "what settles is neither free nor in use");
         assert_eq!((book.close(room(1)), book.close(room(1))), (6, 0));
-        assert_eq!((book.free(), book.in_use()), (6, 4));
+        book.uses(room(2), 9);
+        assert_eq!((book.free(), book.in_use()), (6, 4), "never more than it has");
     }
 }

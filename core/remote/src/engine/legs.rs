@@ -39,6 +39,7 @@ pub(super) async fn keep(
         tenant => format!("{tenant:032x}"),
     });
     let tokens = u32::try_from(leg.prompt.ids.len()).unwrap_or(u32::MAX);
+    shared.holds(room, tokens);
     let computed = tokio::select! {
         biased;
         () = cancel.cancelled() => None,
@@ -132,6 +133,7 @@ async fn speak(shared: &Arc<Shared>, room: RoomId, read: Read, sink: &dyn PullSi
     // All of the prompt is read: what this engine has of others is not looked for.
     leg.prompt.salt = Some(room.to_string());
     let tokens = u32::try_from(leg.prompt.ids.len()).unwrap_or(u32::MAX);
+    shared.holds(room, tokens);
     let began = tokio::time::Instant::now();
     let ask = job.ask;
     // The ledger's deadline for the read comes first: it is the one that judges.
@@ -150,11 +152,11 @@ async fn speak(shared: &Arc<Shared>, room: RoomId, read: Read, sink: &dyn PullSi
     shared.measured(tokens, began.elapsed());
     shared.counted.read();
     sink.pulled();
-    tell(shared, landed, sink).await
+    tell(shared, room, tokens, landed, sink).await
 }
 
 /// Tokens as they come. How long one may take is the ledger's to judge.
-async fn tell(shared: &Shared, mut landed: Landed, sink: &dyn PullSink) -> Result<(), RemoteError> {
+async fn tell(shared: &Shared, room: RoomId, prompt: u32, mut landed: Landed, sink: &dyn PullSink) -> Result<(), RemoteError> {
     let mut position = 0;
     let mut piece = std::mem::take(&mut landed.first);
     loop {
@@ -163,6 +165,7 @@ async fn tell(shared: &Shared, mut landed: Landed, sink: &dyn PullSink) -> Resul
             position += 1;
             shared.counted.output(1);
         }
+        shared.holds(room, prompt.saturating_add(position));
         if piece.finish.is_some() {
             return Ok(());
         }

@@ -1,5 +1,5 @@
 //! When does an engine have the pages back of a room that was given up? It says so nowhere. But its gauge, after a step that began
-//! later, shows no more pages in use than the rooms that are not over have reserved: then none is missing.
+//! later, shows no more pages in use than the engine may use by now for the rooms that are not over: then none is missing.
 //!
 //! One task per engine asks for all rooms at once: a canary makes the step, a look reads the gauge. Engines that keep pages
 //! until their peer runs or dies are waited for as long as that takes: the ledger's fence restarts the engine.
@@ -80,14 +80,19 @@ impl<P: Probe, T: Default + Send + 'static> Settler<P, T> {
             }
             self.wake.notified().await;
         };
+        let before = self.in_use();
         let used = self.used_after_a_step().await;
-        let in_use = self.book.lock().unwrap_or_else(PoisonError::into_inner).in_use();
-        let explained = in_use.saturating_add(SLACK);
+        // Rooms that came or went meanwhile explain nothing; then it is asked again.
+        let explained = before.min(self.in_use()).saturating_add(SLACK);
         if used.is_some_and(|used| used <= explained) {
             return asked;
         }
         tokio::time::sleep(self.period).await;
         0
+    }
+
+    fn in_use(&self) -> u32 {
+        self.book.lock().unwrap_or_else(PoisonError::into_inner).in_use()
     }
 
     /// Pages in use after a step that began now.

@@ -151,6 +151,12 @@ impl Shared {
         }
     }
 
+    /// The engine holds so many tokens of a room from now on, and a place for the next.
+    pub(super) fn holds(&self, room: RoomId, tokens: u32) {
+        let pages = self.shape.layout.pages(tokens.saturating_add(1));
+        self.book().uses(room, pages);
+    }
+
     fn spawn(self: &Arc<Self>, task: impl Future<Output = ()> + Send + 'static) {
         self.tasks.spawn_on(task, &self.runtime);
     }
