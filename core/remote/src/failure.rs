@@ -66,6 +66,16 @@ pub enum RemoteError {
         /// What is missing.
         why: String,
     },
+    /// It does not play the part that it is used for.
+    #[error("the engine at {at} runs in mode `{mode}`: start it with --disaggregation-mode {wanted}")]
+    Mode {
+        /// Its address.
+        at: String,
+        /// Its mode.
+        mode: String,
+        /// The mode that is needed.
+        wanted: &'static str,
+    },
     /// It ended a request for a reason that nobody asked for.
     #[error("the engine ended {what} with `{reason}`")]
     Ended {
@@ -104,6 +114,7 @@ impl RemoteError {
             | Self::Said { .. }
             | Self::Unreadable { .. }
             | Self::NoTicket { .. }
+            | Self::Mode { .. }
             | Self::Ended { .. } => Failure::Error,
             Self::Unproven { .. } => Failure::Unproven,
         }
@@ -112,6 +123,15 @@ impl RemoteError {
 
 /// Longest part of an engine's words that is repeated.
 const LONGEST: usize = 300;
+
+/// The error of an answer with another status than it should have; `what` says what was asked.
+pub(crate) fn refused(what: &'static str, status: u16, body: &[u8]) -> RemoteError {
+    RemoteError::Status {
+        what,
+        status,
+        message: words(body),
+    }
+}
 
 /// What an engine said, for people: `message` or `detail` of its JSON if there is one, else the text; shortened.
 pub(crate) fn words(body: &[u8]) -> String {

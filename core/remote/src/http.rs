@@ -112,6 +112,14 @@ impl std::fmt::Display for Target {
     }
 }
 
+/// A host as it is written in an address: that of IPv6 in brackets.
+pub(crate) fn written(host: &str) -> String {
+    match host.parse::<std::net::Ipv6Addr>() {
+        Ok(v6) => format!("[{v6}]"),
+        Err(_) => host.to_owned(),
+    }
+}
+
 /// A request.
 #[derive(Clone, Debug)]
 pub struct Call {
@@ -162,6 +170,22 @@ pub struct Reply {
 }
 
 impl Target {
+    /// The host, as it is written in an address: that of IPv6 in brackets.
+    #[must_use]
+    pub fn host(&self) -> String {
+        written(&self.host)
+    }
+
+    /// Nothing came in time.
+    #[must_use]
+    pub fn silent(&self, what: &'static str, after: Duration) -> HttpError {
+        HttpError::Silent {
+            at: Arc::clone(&self.at),
+            what,
+            after,
+        }
+    }
+
     /// Asks, and reads the whole answer.
     ///
     /// # Errors
@@ -237,11 +261,9 @@ impl Target {
         what: &'static str,
         doing: impl Future<Output = T>,
     ) -> Result<T, HttpError> {
-        tokio::time::timeout(limit, doing).await.map_err(|_| HttpError::Silent {
-            at: Arc::clone(&self.at),
-            what,
-            after: limit,
-        })
+        tokio::time::timeout(limit, doing)
+            .await
+            .map_err(|_| self.silent(what, limit))
     }
 
     fn broken(&self, error: &hyper::Error) -> HttpError {

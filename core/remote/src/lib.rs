@@ -9,6 +9,7 @@
 //! ticket    where decode's engine finds the KV
 //! vllm      requests, answers and the client of vLLM (NIXL, pull)
 //! sglang    the same of SGLang (bootstrap rooms)
+//! answer    reading what either of them says
 //! sse       server-sent events
 //! exposition  Prometheus' text format
 //! engine    an engine of others behind the worker's engine port
@@ -20,6 +21,7 @@
 //!
 //! The first four of these are state machines without clock or I/O, as the ledgers are: whoever drives them says what time it is.
 
+mod answer;
 pub mod driver;
 pub mod engine;
 pub mod evidence;

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use crate::failure::{RemoteError, words};
+use crate::failure::{RemoteError, refused};
 use crate::http::{LONGEST_ANSWER, Open};
 use crate::sse::Events;
 
@@ -25,11 +25,7 @@ impl Stream {
         let status = open.status();
         if status != 200 {
             let body = open.whole(LONGEST_ANSWER, limit).await?;
-            return Err(RemoteError::Status {
-                what,
-                status,
-                message: words(&body),
-            });
+            return Err(refused(what, status, &body));
         }
         Ok(Self {
             what,

@@ -13,6 +13,10 @@ pub struct Times {
     pub probe: Duration,
     /// Between two aborts of a leg that has not ended: an abort that comes before its request is lost.
     pub abort_again: Duration,
+    /// For an aborted leg to end. Then its connection is closed, and what it holds is the fence's to get back.
+    pub ending: Duration,
+    /// For prefill's leg to end by itself, once decode has committed.
+    pub after_commit: Duration,
 }
 
 impl Times {
@@ -24,6 +28,8 @@ impl Times {
             look: ttl / 4,
             probe: ttl / 2,
             abort_again: (ttl / 50).max(Duration::from_millis(20)),
+            ending: ttl * 2,
+            after_commit: ttl,
         }
     }
 }
@@ -38,5 +44,7 @@ mod tests {
         assert_eq!(times.abort_again, Duration::from_millis(100));
         assert_eq!(times.connect, Duration::from_secs(2));
         assert_eq!(times.probe, Duration::from_millis(2500));
+        assert_eq!(times.ending, Duration::from_secs(10));
+        assert_eq!(times.after_commit, Duration::from_secs(5));
     }
 }

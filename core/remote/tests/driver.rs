@@ -1,12 +1,14 @@
 //! The driver against the stand-in: no wrong token passes, silence is found in a TTL, tickets come back.
 
 mod kit;
+#[path = "kit/watched.rs"]
+mod watched;
 
 use std::cell::Cell;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use innkeeper_remote::driver::{Care, Clock, Condition, Keeper, Landed, Pinned, VllmDriver, Watcher};
+use innkeeper_remote::driver::{Care, Condition, Keeper, Landed, Pinned, VllmDriver};
 use innkeeper_remote::fence::{Accused, Budget, Cause};
 use innkeeper_remote::hook::Hook;
 use innkeeper_remote::http::HttpError;
@@ -14,12 +16,11 @@ use innkeeper_remote::lease::Lease;
 use innkeeper_remote::standin::{Config, Fabric, Kind, Standin, oracle};
 use innkeeper_remote::vllm::Vllm;
 use innkeeper_remote::{Failure, RemoteError, Times};
-use innkeeper_room::{Millis, Moment};
+use innkeeper_room::Millis;
 use kit::{LONG, SHORT, TTL, leg, until};
 use tokio::sync::watch;
 use tokio_util::sync::{CancellationToken, DropGuard};
-
-const PERIOD: Duration = Duration::from_millis(50);
+use watched::{PERIOD, watched};
 
 struct Side {
     standin: Standin,
@@ -31,16 +32,11 @@ async fn side(config: Config, fabric: &Fabric, lease: Lease) -> Side {
     let standin = Standin::start(config, fabric.clone()).await.expect("a port");
     let target = standin.url().parse().expect("an address");
     let engine = Vllm::new(target, "tiny".to_owned(), Times::from_ttl(TTL));
-    let began = Instant::now();
-    let clock: Clock = Arc::new(move || Moment(u64::try_from(began.elapsed().as_millis()).expect("short")));
-    let ttl = Millis(u64::try_from(TTL.as_millis()).expect("short"));
-    let watcher = Watcher::new(engine, ttl, PERIOD, clock);
-    let stop = CancellationToken::new();
-    tokio::spawn(Arc::clone(&watcher).run(stop.clone()));
+    let (watcher, watching) = watched(engine);
     Side {
         standin,
         driver: VllmDriver::new(watcher, lease),
-        _watching: stop.drop_guard(),
+        _watching: watching,
     }
 }
 

@@ -5,10 +5,12 @@ use std::time::Duration;
 
 use super::ask;
 use super::gauges::{Identity, identity, look};
+use super::order::{Shared, Turn};
 use super::reply::{Cursor, ended};
-use crate::failure::{RemoteError, words};
-use crate::http::{Call, LONGEST_ANSWER, Reply, Target};
-use crate::leg::{Finish, Leg, Piece};
+use crate::answer::{self, DECODE, PREFILL, good};
+use crate::failure::RemoteError;
+use crate::http::{Call, Reply, Target};
+use crate::leg::{Finish, Leg};
 use crate::look::Look;
 use crate::stream::Stream;
 use crate::ticket::Bootstrap;
@@ -16,24 +18,45 @@ use crate::times::Times;
 
 const GENERATE: &str = "/generate";
 
-/// One SGLang process.
+/// Decode's tokens, as they come. Dropping it aborts the request.
+pub type Answer = answer::Answer<Cursor>;
+
+/// One SGLang process. Its clones share what its looks have shown.
 #[derive(Clone, Debug)]
 pub struct Sglang {
     target: Target,
     times: Times,
+    order: Shared,
 }
 
 impl Sglang {
     /// The engine at `target`.
     #[must_use]
-    pub const fn new(target: Target, times: Times) -> Self {
-        Self { target, times }
+    pub fn new(target: Target, times: Times) -> Self {
+        Self {
+            target,
+            times,
+            order: Shared::default(),
+        }
     }
 
     /// Where it is.
     #[must_use]
     pub const fn target(&self) -> &Target {
         &self.target
+    }
+
+    /// How long it is waited for.
+    #[must_use]
+    pub const fn times(&self) -> &Times {
+        &self.times
+    }
+
+    /// A place in the order of prefill's legs, for one that is posted next. It is kept until the leg's answer is there; any look of
+    /// this client, or of a clone, may then show that the leg is computed.
+    #[must_use]
+    pub fn turn(&self) -> Turn {
+        self.order.turn()
     }
 
     /// Asks it what it is.
@@ -50,10 +73,13 @@ impl Sglang {
     /// # Errors
     /// [`RemoteError`].
     pub async fn look(&self) -> Result<Look, RemoteError> {
+        let asked = self.order.asked();
         let reply = self
             .get("/v1/loads?include=core,disagg,queues", self.times.look)
             .await?;
-        look(&good("a look at its loads", reply)?.body)
+        let look = look(&good("a look at its loads", reply)?.body)?;
+        self.order.shown(&asked, &look);
+        Ok(look)
     }
 
     /// Has its scheduler make a token, through KV that goes nowhere: it, and not only its front end, moves.
@@ -61,6 +87,7 @@ impl Sglang {
     /// # Errors
     /// [`RemoteError`].
     pub async fn canary(&self) -> Result<(), RemoteError> {
+        let _out = self.order.canary();
         let reply = self.get("/health_generate", self.times.probe).await?;
         good("a canary", reply).map(drop)
     }
@@ -72,10 +99,8 @@ impl Sglang {
     /// [`RemoteError`].
     pub async fn prefill(&self, leg: &Leg, place: &Bootstrap, whole: Duration) -> Result<Finish, RemoteError> {
         let call = Call::post(GENERATE, ask::leg(leg, place, false));
-        let open = self.target.open(call, self.times.connect, whole).await?;
-        let status = open.status();
-        let body = open.whole(LONGEST_ANSWER, whole).await?;
-        ended(&good("prefill's leg", Reply { status, body })?.body)
+        let reply = self.target.call(call, self.times.connect, whole).await?;
+        ended(&good(PREFILL, reply)?.body)
     }
 
     /// The leg at decode: takes the KV and produces tokens. The head comes at once and proves nothing.
@@ -85,11 +110,8 @@ impl Sglang {
     pub async fn decode(&self, leg: &Leg, place: &Bootstrap, head: Duration) -> Result<Answer, RemoteError> {
         let call = Call::post(GENERATE, ask::leg(leg, place, true));
         let open = self.target.open(call, self.times.connect, head).await?;
-        Ok(Answer {
-            stream: Stream::new("decode's leg", open, self.times.look).await?,
-            cursor: Cursor::new(leg.sampling.top_logprobs),
-            over: false,
-        })
+        let stream = Stream::new(DECODE, open, self.times.look).await?;
+        Ok(Answer::new(stream, Cursor::new(leg.sampling.top_logprobs)))
     }
 
     /// Asks for a request to be aborted. The answer is the same whether the engine knows it or not.
@@ -124,42 +146,5 @@ impl Sglang {
 
     async fn get(&self, path: &str, limit: Duration) -> Result<Reply, RemoteError> {
         Ok(self.target.call(Call::get(path), self.times.connect, limit).await?)
-    }
-}
-
-fn good(what: &'static str, reply: Reply) -> Result<Reply, RemoteError> {
-    if reply.status == 200 {
-        return Ok(reply);
-    }
-    Err(RemoteError::Status {
-        what,
-        status: reply.status,
-        message: words(&reply.body),
-    })
-}
-
-/// Decode's tokens, as they come. Dropping it aborts the request.
-#[derive(Debug)]
-pub struct Answer {
-    stream: Stream,
-    cursor: Cursor,
-    over: bool,
-}
-
-impl Answer {
-    /// What comes next; `None` once the last piece was given. May be given up and asked again.
-    ///
-    /// # Errors
-    /// [`RemoteError`]; nothing follows then, [`crate::http::HttpError::Silent`] apart.
-    pub async fn next(&mut self, limit: Duration) -> Result<Option<Piece>, RemoteError> {
-        if self.over {
-            return Ok(None);
-        }
-        let Some(event) = self.stream.next(limit).await? else {
-            return Err(RemoteError::Cut { what: "decode's leg" });
-        };
-        let piece = self.cursor.piece(&event)?;
-        self.over = piece.finish.is_some();
-        Ok(Some(piece))
     }
 }

@@ -5,6 +5,7 @@ use serde::Deserialize;
 use serde::de::IgnoredAny;
 use serde_json::value::RawValue;
 
+use crate::answer::{DECODE, PREFILL, Reads};
 use crate::failure::{RemoteError, words};
 use crate::leg::{Finish, Piece};
 
@@ -82,10 +83,9 @@ fn finish(what: &'static str, reason: Option<Reason>) -> Result<Option<Finish>, 
 /// # Errors
 /// [`RemoteError`]. A request that somebody aborted is answered with status 200 and another end than a good one.
 pub fn ended(body: &[u8]) -> Result<Finish, RemoteError> {
-    const WHAT: &str = "prefill's leg";
-    let answer = read(WHAT, body)?;
-    finish(WHAT, answer.meta_info.finish_reason)?.ok_or_else(|| RemoteError::Unreadable {
-        what: WHAT,
+    let answer = read(PREFILL, body)?;
+    finish(PREFILL, answer.meta_info.finish_reason)?.ok_or_else(|| RemoteError::Unreadable {
+        what: PREFILL,
         why: "it has no finish reason".to_owned(),
     })
 }
@@ -110,11 +110,10 @@ impl Cursor {
     /// # Errors
     /// [`RemoteError`].
     pub fn piece(&mut self, event: &[u8]) -> Result<Piece, RemoteError> {
-        const WHAT: &str = "decode's leg";
-        let answer = read(WHAT, event)?;
+        let answer = read(DECODE, event)?;
         let meta = answer.meta_info;
         let total = meta.completion_tokens;
-        let wrong = |why: String| RemoteError::Unreadable { what: WHAT, why };
+        let wrong = |why: String| RemoteError::Unreadable { what: DECODE, why };
         let new = total
             .checked_sub(self.seen)
             .ok_or_else(|| wrong(format!("{} tokens were there, and now {total}", self.seen)))?;
@@ -146,7 +145,7 @@ impl Cursor {
         self.seen = total;
         Ok(Piece {
             tokens,
-            finish: finish(WHAT, meta.finish_reason)?,
+            finish: finish(DECODE, meta.finish_reason)?,
         })
     }
 
@@ -158,6 +157,12 @@ impl Cursor {
         all.sort_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));
         all.truncate(usize::from(self.top));
         all
+    }
+}
+
+impl Reads for Cursor {
+    fn piece(&mut self, event: &[u8]) -> Result<Piece, RemoteError> {
+        Self::piece(self, event)
     }
 }
 

@@ -45,8 +45,10 @@ pub struct Config {
     pub chunk_time: Duration,
     /// What a step of decode takes.
     pub step_time: Duration,
-    /// What a read of a whole prompt's KV takes.
+    /// What a read, or a hand-over, of a whole prompt's KV takes.
     pub pull_time: Duration,
+    /// SGLang: how long a request is on its way from the front end to the core, where aborts do not find it.
+    pub arrival: Duration,
     /// What the first contact with another engine takes.
     pub wire_up: Duration,
     /// vLLM: how long KV is kept that nobody reads.
@@ -72,6 +74,7 @@ impl Config {
             chunk_time: Duration::from_millis(4),
             step_time: Duration::from_millis(2),
             pull_time: Duration::from_millis(5),
+            arrival: Duration::ZERO,
             wire_up: Duration::from_millis(20),
             lease: Duration::from_secs(30),
             transport_gives_up: Duration::from_secs(30),
@@ -105,6 +108,8 @@ pub struct Bugs {
     pub notice_lost: bool,
     /// vLLM: decode computes the prompt itself although it was given a ticket. Not seen on real engines.
     pub recomputes: bool,
+    /// SGLang: prefill's leg does not end although decode has the KV. Not seen on real engines.
+    pub keeps_handed_over: bool,
 }
 
 impl Bugs {
@@ -122,6 +127,7 @@ impl Bugs {
             finishes_after_cont: true,
             notice_lost: false,
             recomputes: false,
+            keeps_handed_over: false,
         }
     }
 
@@ -139,6 +145,7 @@ impl Bugs {
             finishes_after_cont: false,
             notice_lost: false,
             recomputes: false,
+            keeps_handed_over: false,
         }
     }
 }

@@ -108,13 +108,14 @@ impl Shared {
 
     fn hand_over(&self, key: u64, room: u64, since: Instant, now: Instant) {
         let peer = self.fabric.in_room(room);
-        let (content, gives_up) = {
+        let (content, gives_up, takes) = {
             let core = self.core();
-            (core.in_flight(key), core.config.transport_gives_up)
+            let config = &core.config;
+            (core.in_flight(key), config.transport_gives_up, config.pull_time)
         };
         let taken = match &peer {
-            Some(peer) if peer.moves() => Some(peer.core().take_in(room, Ok(content))),
-            Some(_) => None,
+            Some(peer) if !peer.moves() || now.duration_since(since) < takes => None,
+            Some(peer) => Some(peer.core().take_in(room, content)),
             None => Some(false),
         };
         match taken {

@@ -125,6 +125,8 @@ async fn generate(shared: &Arc<Shared>, body: &Value) -> Answer {
         Kind::SglangPrefill => Role::HandOver(room),
         Kind::SglangDecode | Kind::Vllm => Role::TakeIn(room),
     };
+    let arrival = shared.core().config.arrival;
+    tokio::time::sleep(arrival).await;
     if kind == Kind::SglangDecode {
         shared.fabric.wait_in(room, shared);
     }

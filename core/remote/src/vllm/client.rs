@@ -4,11 +4,12 @@ use std::time::Duration;
 
 use super::ask;
 use super::gauges::{Identity, look, model, version};
-use super::reply::{Computed, computed, piece};
-use crate::failure::{RemoteError, words};
-use crate::http::{Call, LONGEST_ANSWER, Reply, Target};
+use super::reply::{Computed, Reader, computed, piece};
+use crate::answer::{self, DECODE, PREFILL, good};
+use crate::failure::{RemoteError, refused};
+use crate::http::{Call, Target};
 use crate::ids::request_id;
-use crate::leg::{Leg, Piece, Prompt};
+use crate::leg::{Leg, Prompt};
 use crate::look::Look;
 use crate::stream::Stream;
 use crate::ticket::VllmTicket;
@@ -18,6 +19,9 @@ const COMPLETIONS: &str = "/v1/completions";
 const REQUEST_ID: &str = "x-request-id";
 /// No model has this name, so the request is refused before it is scheduled.
 const NO_MODEL: &str = "innkeeper-gives-this-ticket-back";
+
+/// Decode's tokens, as they come. Dropping it aborts the request.
+pub type Answer = answer::Answer<Reader>;
 
 /// One vLLM process.
 #[derive(Clone, Debug)]
@@ -95,11 +99,8 @@ impl Vllm {
     pub async fn prefill(&self, prompt: &Prompt, whole: Duration) -> Result<Computed, RemoteError> {
         let id = request_id(prompt.room, prompt.attempt);
         let call = Call::post(COMPLETIONS, ask::prefill(&self.model, prompt)).header(REQUEST_ID, &id);
-        let open = self.target.open(call, self.times.connect, whole).await?;
-        let status = open.status();
-        let body = open.whole(LONGEST_ANSWER, whole).await?;
-        let reply = good("prefill's leg", Reply { status, body })?;
-        let computed = computed(&reply.body)?;
+        let reply = self.target.call(call, self.times.connect, whole).await?;
+        let computed = computed(&good(PREFILL, reply)?.body)?;
         if !computed.ticket.is_of(prompt.room) {
             return Err(RemoteError::NoTicket {
                 why: format!("it is another request's than `{id}`"),
@@ -117,11 +118,8 @@ impl Vllm {
         let id = request_id(leg.prompt.room, leg.prompt.attempt);
         let call = Call::post(COMPLETIONS, body).header(REQUEST_ID, &id);
         let open = self.target.open(call, self.times.connect, head).await?;
-        Ok(Answer {
-            stream: Stream::new("decode's leg", open, self.times.look).await?,
-            top: leg.sampling.top_logprobs,
-            over: false,
-        })
+        let stream = Stream::new(DECODE, open, self.times.look).await?;
+        Ok(Answer::new(stream, Reader::new(leg.sampling.top_logprobs)))
     }
 
     /// Gives a ticket back by this engine (decode's) to the one that made it: a request that is refused at the door has its
@@ -135,11 +133,7 @@ impl Vllm {
         let reply = self.target.call(call, self.times.connect, self.times.probe).await?;
         match reply.status {
             404 => Ok(()),
-            status => Err(RemoteError::Status {
-                what: "the return of a ticket",
-                status,
-                message: words(&reply.body),
-            }),
+            status => Err(refused("the return of a ticket", status, &reply.body)),
         }
     }
 
@@ -176,51 +170,5 @@ impl Vllm {
                 reason: finish.map_or_else(|| "nothing".to_owned(), |finish| finish.word().to_owned()),
             }),
         }
-    }
-}
-
-fn good(what: &'static str, reply: Reply) -> Result<Reply, RemoteError> {
-    if reply.status == 200 {
-        return Ok(reply);
-    }
-    Err(RemoteError::Status {
-        what,
-        status: reply.status,
-        message: words(&reply.body),
-    })
-}
-
-/// Decode's tokens, as they come. Dropping it aborts the request.
-#[derive(Debug)]
-pub struct Answer {
-    stream: Stream,
-    top: u8,
-    over: bool,
-}
-
-impl Answer {
-    /// What comes next; `None` once the last piece was given. May be given up and asked again.
-    ///
-    /// # Errors
-    /// [`RemoteError`]; nothing follows then, [`crate::http::HttpError::Silent`] apart.
-    pub async fn next(&mut self, limit: Duration) -> Result<Option<Piece>, RemoteError> {
-        if self.over {
-            return Ok(None);
-        }
-        let Some(event) = self.stream.next(limit).await? else {
-            return Err(RemoteError::Cut { what: "decode's leg" });
-        };
-        let piece = piece(&event, self.top)?;
-        match &piece.finish {
-            Some(finish) if finish.is_good() => self.over = true,
-            Some(finish) => {
-                return Err(RemoteError::Ended {
-                    what: "decode's leg",
-                    reason: finish.word().to_owned(),
-                });
-            }
-            None => {}
-        }
-        Ok(Some(piece))
     }
 }

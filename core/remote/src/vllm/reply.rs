@@ -6,6 +6,7 @@ use innkeeper_room::Token;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
+use crate::answer::{DECODE, PREFILL, Reads};
 use crate::failure::{RemoteError, words};
 use crate::leg::{Finish, Piece};
 use crate::ticket::VllmTicket;
@@ -48,9 +49,6 @@ struct Logprobs {
     #[serde(default)]
     top_logprobs: Option<Vec<Option<BTreeMap<String, f32>>>>,
 }
-
-const PREFILL: &str = "prefill's leg";
-const DECODE: &str = "decode's leg";
 
 fn read<'a>(what: &'static str, body: &'a [u8]) -> Result<Completion<'a>, RemoteError> {
     serde_json::from_slice(body).map_err(|error| RemoteError::Unreadable {
@@ -116,6 +114,32 @@ pub fn piece(event: &[u8], top: u8) -> Result<Piece, RemoteError> {
         tokens: tokens(&ids, choice.logprobs, top)?,
         finish,
     })
+}
+
+/// Reads the events of decode's stream, of which none may end otherwise than well.
+#[derive(Clone, Copy, Debug)]
+pub struct Reader {
+    top: u8,
+}
+
+impl Reader {
+    /// With so many alternatives per token.
+    pub(super) const fn new(top: u8) -> Self {
+        Self { top }
+    }
+}
+
+impl Reads for Reader {
+    fn piece(&mut self, event: &[u8]) -> Result<Piece, RemoteError> {
+        let piece = piece(event, self.top)?;
+        match &piece.finish {
+            Some(finish) if !finish.is_good() => Err(RemoteError::Ended {
+                what: DECODE,
+                reason: finish.word().to_owned(),
+            }),
+            Some(_) | None => Ok(piece),
+        }
+    }
 }
 
 fn tokens(ids: &[u32], logprobs: Option<Logprobs>, top: u8) -> Result<Vec<Token>, RemoteError> {
