@@ -46,7 +46,10 @@ pub enum Progress {
 #[derive(Debug, thiserror::Error)]
 pub enum FetchError {
     /// The word is none of the three kinds.
-    #[error("`{0}` is no model: give the path of a GGUF file, `smollm2`, or a Hugging Face repository as `org/name`")]
+    #[error(
+        "`{0}` is no model: give the path of a GGUF file or of a folder with a tokenizer.json, `smollm2`, or a Hugging Face \
+         repository as `org/name`"
+    )]
     Unknown(String),
     /// The named file is not there or not a GGUF file.
     #[error("{path} is not a usable GGUF file: {cause}")]

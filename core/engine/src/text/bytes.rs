@@ -5,7 +5,7 @@ use super::{ChatTemplate, Message, Piece, TextError, Tokenizer};
 /// Ids 0 to 255 are bytes; then the special tokens.
 pub struct ByteTokenizer {
     bytes: Vec<u8>,
-    template: ChatTemplate,
+    template: Result<ChatTemplate, TextError>,
 }
 
 const SPECIALS: [&str; 4] = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|pad|>"];
@@ -20,7 +20,7 @@ impl ByteTokenizer {
     /// The tokenizer; it has no parameters.
     #[must_use]
     pub fn new() -> Self {
-        let template = ChatTemplate::new(TEMPLATE, "", "");
+        let template = ChatTemplate::new(TEMPLATE, &[]);
         Self {
             bytes: (0..=255).collect(),
             template,
@@ -82,7 +82,7 @@ impl Tokenizer for ByteTokenizer {
 
     fn chat(&self, messages: &[Message]) -> Result<Vec<u32>, TextError> {
         let mut ids = Vec::new();
-        for piece in self.template.render(messages)? {
+        for piece in self.template.as_ref().map_err(Clone::clone)?.render(messages)? {
             match piece {
                 Piece::Template(text) => ids.extend(Self::encode_special(&text)),
                 Piece::Content(text) => ids.extend(text.bytes().map(u32::from)),

@@ -1,18 +1,24 @@
 //! Text to token ids and back: tokenizer, incremental detokenizer, chat template.
 
-mod bpe;
+mod added;
 mod bytes;
+mod calendar;
 mod chat;
+mod decode;
 mod detokenizer;
+mod folder;
 mod gguf;
+mod jinja;
+mod subword;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-pub use bpe::BpeTokenizer;
 pub use bytes::ByteTokenizer;
 pub use chat::{ChatTemplate, Piece};
 pub use detokenizer::Detokenizer;
+pub use folder::ModelFolder;
+pub use subword::SubwordTokenizer;
 
 /// One message of a conversation.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -40,6 +46,19 @@ pub enum TextError {
     /// The model file lacks something or holds something unexpected.
     #[error("the model file has no usable tokenizer: {0}")]
     Model(String),
+    /// A file of the model's folder lacks something or holds something unexpected.
+    #[error("{file} cannot be used: {cause}; {todo}")]
+    Folder {
+        /// Which file, whether it is there or not.
+        file: PathBuf,
+        /// What is wrong, and with which field.
+        cause: String,
+        /// What to do.
+        todo: String,
+    },
+    /// The model's chat template is none, or comes to no end.
+    #[error("the chat template is broken: {0}")]
+    Template(String),
     /// The client's messages do not fit the chat template.
     #[error("the messages do not fit the chat template: {0}")]
     Messages(String),
@@ -50,7 +69,7 @@ pub enum TextError {
 
 /// A tokenizer and its model's chat template.
 pub trait Tokenizer: Send + Sync + 'static {
-    /// The ids of a text. With `allow_special`, spellings of special tokens become those tokens; without, they are
+    /// The ids of a text that is a prompt of its own: where the model wants prompts to begin with a token, they have it. With `allow_special`, spellings of special tokens become those tokens; without, they are
     /// text like any other: the right choice for everything that comes from a client.
     ///
     /// # Errors
@@ -73,7 +92,8 @@ pub trait Tokenizer: Send + Sync + 'static {
     /// The ids of a conversation, up to where the assistant is to speak. Contents are encoded as plain text.
     ///
     /// # Errors
-    /// [`TextError::Messages`] for roles the template does not know, [`TextError::Encode`].
+    /// [`TextError::Messages`] for roles the template does not know, or without a template; [`TextError::Template`],
+    /// [`TextError::Encode`].
     fn chat(&self, messages: &[Message]) -> Result<Vec<u32>, TextError>;
 
     /// A token for people to look at (logprobs): readable text, with U+FFFD for broken UTF-8, and its exact bytes.
@@ -83,10 +103,14 @@ pub trait Tokenizer: Send + Sync + 'static {
     }
 }
 
-/// Loads tokenizer and chat template from a GGUF model file.
+/// Loads tokenizer and chat template from a GGUF model file, or from a model's folder ([`ModelFolder`]).
 ///
 /// # Errors
-/// [`TextError::Model`] if the file cannot be read or its tokenizer is of a kind that is not supported.
+/// [`TextError::Model`] or [`TextError::Folder`] if what is there cannot be read or its tokenizer is of a kind that is not
+/// supported.
 pub fn load_tokenizer(path: &Path) -> Result<Arc<dyn Tokenizer>, TextError> {
-    Ok(Arc::new(gguf::load(path)?))
+    match ModelFolder::at(path) {
+        Some(folder) => Ok(Arc::new(folder.tokenizer()?)),
+        None => Ok(Arc::new(gguf::load(path)?)),
+    }
 }

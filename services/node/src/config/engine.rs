@@ -24,8 +24,8 @@ pub struct EngineArgs {
     /// Which engine computes. [default: embedded]
     #[arg(long, value_enum, value_name = "KIND")]
     pub engine: Option<EngineKind>,
-    /// A GGUF file, or the id of a model: what the embedded engine runs. With vLLM: the folder of its model, where the tokenizer
-    /// is. [default: SmolLM2-135M-Instruct; with vLLM what the engine says]
+    /// A GGUF file, or the id of a model: what the embedded engine runs. Or the folder of a model with its tokenizer.json: what
+    /// text is read by in front of other engines. [default: SmolLM2-135M-Instruct; with vLLM where the engine has its model from]
     #[arg(long, value_name = "PATH|ID")]
     pub model: Option<String>,
     /// Threads of the embedded engine. [default: one per core]
@@ -75,7 +75,7 @@ pub struct EngineArgs {
 pub struct EngineConfig {
     /// Which engine.
     pub kind: EngineKind,
-    /// What the embedded one runs; `None`: the default model.
+    /// What the embedded one runs, or the folder of the model that another one computes; `None`: the default model.
     pub model: Option<String>,
     /// As clients name it; `None`: what it is called where it comes from.
     pub served_model_name: Option<String>,

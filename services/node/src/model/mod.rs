@@ -2,13 +2,13 @@
 
 mod remote;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use innkeeper_engine::embedded::{Shape, WeightsError};
 use innkeeper_engine::fetch::{self, FetchError, Progress};
-use innkeeper_engine::text::{self, ByteTokenizer, TextError, Tokenizer};
+use innkeeper_engine::text::{self, ByteTokenizer, ModelFolder, TextError, Tokenizer};
 use innkeeper_engine::{EmbeddedConfig, EmbeddedEngine, Engine, MockConfig, MockEngine, Weights};
 use innkeeper_room::Settings;
 
@@ -56,6 +56,15 @@ pub enum ModelError {
     /// Its tokenizer could not be made.
     #[error(transparent)]
     Text(#[from] TextError),
+    /// The embedded engine is to run a folder.
+    #[error(
+        "{0} is a model's folder, and the embedded engine runs GGUF files: name one with --model, or another engine with \
+         --engine"
+    )]
+    Folder(PathBuf),
+    /// Nobody says how long prompts may be.
+    #[error("{0} does not say how long the context is: give its tokens with --context")]
+    Context(PathBuf),
 }
 
 impl Model {
@@ -65,6 +74,16 @@ impl Model {
     /// # Errors
     /// [`ModelError`] says what is missing and what to do.
     pub fn load(config: &EngineConfig, weights: bool, progress: &dyn Fn(Loading)) -> Result<Arc<Self>, ModelError> {
+        if let Some(remote) = &config.remote {
+            return remote::load(config, remote, weights).map(|known| Arc::new(Self::known(config, known)));
+        }
+        let named = config.model.as_deref().map(Path::new);
+        if let Some(folder) = named.and_then(ModelFolder::at) {
+            if weights && config.kind == EngineKind::Embedded {
+                return Err(ModelError::Folder(folder.path().to_owned()));
+            }
+            return Self::of_folder(config, &folder);
+        }
         if config.kind == EngineKind::Mock {
             return Ok(Arc::new(Self {
                 name: config.model.clone().unwrap_or_else(|| "mock".to_owned()),
@@ -75,9 +94,6 @@ impl Model {
                 remotes: None,
                 tokenizer: Arc::new(ByteTokenizer::new()),
             }));
-        }
-        if let Some(remote) = &config.remote {
-            return remote::load(config, remote, weights).map(|known| Arc::new(Self::known(config, known)));
         }
         let wanted = config.model.as_deref().unwrap_or(fetch::DEFAULT_MODEL);
         let cache = fetch::default_cache_dir();
@@ -114,10 +130,33 @@ impl Model {
         }
     }
 
+    /// The text side of a model that another engine computes.
+    fn of_folder(config: &EngineConfig, folder: &ModelFolder) -> Result<Arc<Self>, ModelError> {
+        let own = folder.context()?;
+        let engine = match config.kind {
+            EngineKind::Embedded | EngineKind::Vllm => None,
+            EngineKind::Mock => Some(MockConfig::default().context),
+        };
+        let context = match (config.context, engine) {
+            (Some(asked), _) => own.map_or(asked, |own| own.min(asked)),
+            (None, Some(engine)) => own.map_or(engine, |own| own.min(engine)),
+            (None, None) => own.ok_or_else(|| ModelError::Context(folder.path().join("config.json")))?,
+        };
+        Ok(Arc::new(Self {
+            config: config.clone(),
+            name: folder.name(),
+            context,
+            page_tokens: config.page_tokens,
+            weights: None,
+            remotes: None,
+            tokenizer: text::load_tokenizer(folder.path())?,
+        }))
+    }
+
     /// The model as clients name it.
     #[must_use]
     pub fn name(&self) -> &str {
-        &self.name
+        self.config.served_model_name.as_deref().unwrap_or(&self.name)
     }
 
     /// Longest prompt and answer together, in tokens.
@@ -150,7 +189,6 @@ impl Model {
             kv_pages,
             page_tokens,
             threads,
-            context,
             mock,
             ..
         } = &self.config;
@@ -163,7 +201,8 @@ impl Model {
                 groups: MOCK_GROUPS,
                 page_tokens: *page_tokens,
                 total_pages: *kv_pages,
-                context: context.unwrap_or(default.context),
+                context: self.context,
+                vocabulary: self.tokenizer.vocabulary().max(default.vocabulary),
                 chunk_target,
                 ..default
             });
@@ -179,5 +218,96 @@ impl Model {
             ..EmbeddedConfig::default()
         };
         Some(EmbeddedEngine::new(Arc::clone(weights), config))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::EngineArgs;
+
+    /// A tokenizer of two letters; what else it takes is tested where it is read.
+    const TOKENIZER: &str = r#"{"version": "1.0", "added_tokens": [{"id": 999, "content": "</s>", "special": true,
+        "single_word": false, "lstrip": false, "rstrip": false, "normalized": false}],
+        "decoder": {"type": "ByteLevel"}, "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": false,
+        "trim_offsets": true}, "model": {"type": "BPE", "vocab": {"a": 0, "b": 1}, "merges": []}}"#;
+
+    fn folder(config: &str) -> tempfile::TempDir {
+        let folder = tempfile::tempdir().expect("a directory");
+        let files = [
+            ("tokenizer.json", TOKENIZER),
+            ("generation_config.json", "{\"eos_token_id\": 999}"),
+            ("config.json", config),
+        ];
+        for (name, content) in files {
+            std::fs::write(folder.path().join(name), content).expect("writes");
+        }
+        folder
+    }
+
+    fn config(kind: EngineKind, model: &Path, context: Option<u32>) -> EngineConfig {
+        let args = EngineArgs {
+            engine: Some(kind),
+            model: Some(model.display().to_string()),
+            context,
+            ..EngineArgs::default()
+        };
+        args.resolve().expect("a configuration")
+    }
+
+    fn load(kind: EngineKind, model: &Path, context: Option<u32>, weights: bool) -> Result<Arc<Model>, ModelError> {
+        Model::load(&config(kind, model, context), weights, &|_| {})
+    }
+
+    #[test]
+    fn a_folder_gives_its_text_to_routers_and_to_engines_that_bring_no_text_of_their_own() {
+        let folder = folder("{\"max_position_embeddings\": 777}");
+        for (kind, weights) in [
+            (EngineKind::Embedded, false),
+            (EngineKind::Mock, false),
+            (EngineKind::Mock, true),
+        ] {
+            let model = load(kind, folder.path(), None, weights).unwrap_or_else(|error| panic!("{error}"));
+            let own = folder
+                .path()
+                .file_name()
+                .map(|name| name.to_string_lossy().into_owned());
+            assert_eq!((Some(model.name()), model.context()), (own.as_deref(), 777));
+            assert_eq!(model.tokenizer().encode("ab</s>", true), Ok(vec![0, 1, 999]));
+            assert_eq!(model.tokenizer().eos_ids(), [999]);
+        }
+    }
+
+    #[test]
+    fn a_mock_engine_takes_all_ids_of_the_folder_and_no_longer_prompt() {
+        let folder = folder("{\"max_position_embeddings\": 777}");
+        let model = load(EngineKind::Mock, folder.path(), None, true).unwrap_or_else(|error| panic!("{error}"));
+        let engine = model
+            .engine(&Settings::default(), &Faults::default())
+            .expect("an engine");
+        assert_eq!((engine.limits().vocabulary, engine.limits().context), (1000, 777));
+    }
+
+    #[test]
+    fn the_embedded_engine_refuses_a_folder_and_says_what_it_takes() {
+        let folder = folder("{}");
+        let refused = load(EngineKind::Embedded, folder.path(), None, true)
+            .err()
+            .map(|error| error.to_string());
+        let refused = refused.unwrap_or_default();
+        assert!(refused.contains("GGUF") && refused.contains("--model"), "{refused}");
+    }
+
+    #[test]
+    fn a_context_that_nobody_says_is_asked_for() {
+        let folder = folder("{}");
+        let asked = load(EngineKind::Embedded, folder.path(), None, false)
+            .err()
+            .map(|error| error.to_string());
+        assert!(asked.unwrap_or_default().contains("--context"));
+        let said = load(EngineKind::Embedded, folder.path(), Some(99), false).map(|model| model.context());
+        assert!(matches!(said, Ok(99)), "{said:?}");
+        let mock = load(EngineKind::Mock, folder.path(), None, false).map(|model| model.context());
+        assert!(matches!(mock, Ok(8192)), "{mock:?}");
     }
 }

@@ -68,16 +68,14 @@ pub(super) fn load(config: &EngineConfig, remote: &RemoteConfig, worker: bool) -
         None if worker && remote.urls.len() == 1 => Arc::new(NoText),
         None => return Err(no_folder(config, first)),
     };
-    let name = config
-        .served_model_name
-        .clone()
-        .or_else(|| first.map(|identity| identity.model.clone()))
+    let name = first
+        .map(|identity| identity.model.clone())
         .or_else(|| folder.as_ref().map(ModelFolder::name))
         .unwrap_or_default();
     let longest = [
         config.context,
         first.and_then(|identity| identity.context),
-        folder.as_ref().and_then(ModelFolder::context),
+        folder.as_ref().map(ModelFolder::context).transpose()?.flatten(),
     ];
     Ok(Known {
         name,

@@ -300,7 +300,7 @@ fn prompt_text(state: &FrontState, prompt: &Prompt) -> String {
 fn text_error(param: &'static str, error: &TextError) -> ApiError {
     match error {
         TextError::Messages(_) | TextError::Encode(_) => ApiError::invalid(param, "invalid_value", error.to_string()),
-        TextError::Model(_) => {
+        TextError::Model(_) | TextError::Folder { .. } | TextError::Template(_) => {
             tracing::error!(%error, "the tokenizer broke");
             ApiError::Room(RoomFailure::internal())
         }

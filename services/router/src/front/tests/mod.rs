@@ -2,6 +2,7 @@
 
 mod clients;
 mod failures;
+mod folder;
 mod harness;
 mod healthy;
 mod keys;
