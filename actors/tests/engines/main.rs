@@ -27,7 +27,9 @@ fn reason(outcome: &Outcome) -> Reason {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn fifty_requests_get_what_one_engine_would_answer_and_leave_nothing() {
     let pair = Pair::start(|_| {}).await;
-    let asked: Vec<_> = (1..=50u32).map(|number| (number, 1 + number * 37 % 400, 1 + number % 9)).collect();
+    let asked: Vec<_> = (1..=50u32)
+        .map(|number| (number, 1 + number * 37 % 400, 1 + number % 9))
+        .collect();
     for few in asked.chunks(10) {
         let streams: Vec<_> = few
             .iter()
@@ -41,7 +43,10 @@ async fn fifty_requests_get_what_one_engine_would_answer_and_leave_nothing() {
     pair.clean().await;
     let read: u64 = asked.iter().map(|(_, tokens, _)| u64::from(*tokens)).sum();
     let external = pair.decode_engine.watcher().last().unwrap().external_tokens;
-    assert!(external > 0 && external <= read, "{external} of {read} prompt tokens came from the other engine");
+    assert!(
+        external > 0 && external <= read,
+        "{external} of {read} prompt tokens came from the other engine"
+    );
 }
 
 /// In each phase, by closing the stream and by name.
@@ -124,7 +129,11 @@ async fn an_engine_whose_core_stands_still_is_found_whoever_waits_for_it() {
             _ => pair.decode_engine_tokens() > 2,
         })
         .await;
-        let standin = if which == "prefill" { &pair.prefill_standin } else { &pair.decode_standin };
+        let standin = if which == "prefill" {
+            &pair.prefill_standin
+        } else {
+            &pair.decode_standin
+        };
         let began = tokio::time::Instant::now();
         standin.freeze(true);
         let reason = reason(&answer(stream).await.1);
@@ -132,12 +141,19 @@ async fn an_engine_whose_core_stands_still_is_found_whoever_waits_for_it() {
         assert!(
             matches!(
                 reason,
-                Reason::EngineWedged | Reason::EngineStalled | Reason::PrefillStalled | Reason::DecodeStalled | Reason::TransferStalled
+                Reason::EngineWedged
+                    | Reason::EngineStalled
+                    | Reason::PrefillStalled
+                    | Reason::DecodeStalled
+                    | Reason::TransferStalled
             ),
             "{which} in {phase}: {reason}"
         );
         // Two attempts, each within a TTL and a second; and room for a slow machine.
-        assert!(took < 2 * (TTL + Duration::from_secs(1)) + Duration::from_secs(4), "{which} in {phase}: {took:?}");
+        assert!(
+            took < 2 * (TTL + Duration::from_secs(1)) + Duration::from_secs(4),
+            "{which} in {phase}: {took:?}"
+        );
         standin.freeze(false);
         pair.clean().await;
     }
@@ -160,7 +176,10 @@ async fn what_an_engine_keeps_stays_in_quarantine_until_it_gives_it_back() {
         let (gauges, _) = pair.direct.decode.gauges(ASK).await.unwrap();
         let seen = pair.decode_engine.seen();
         let held = pair.decode_standin.held();
-        assert!(gauges.pages.quarantined > 0, "the engine has {held} pages still, and nobody may count on them: {gauges:?} {seen:?}");
+        assert!(
+            gauges.pages.quarantined > 0,
+            "the engine has {held} pages still, and nobody may count on them: {gauges:?} {seen:?}"
+        );
     }
     pair.prefill_standin.cont();
     pair.clean().await;
@@ -172,12 +191,19 @@ async fn an_engine_that_dies_costs_its_rooms_and_no_more() {
         let pair = Pair::start(|config| config.step_time = Duration::from_millis(20)).await;
         let stream = pair.submit("dying", work(1, 600), 400);
         until("it speaks", async || pair.decode_engine_tokens() > 2).await;
-        let standin = if which == "prefill" { &pair.prefill_standin } else { &pair.decode_standin };
+        let standin = if which == "prefill" {
+            &pair.prefill_standin
+        } else {
+            &pair.decode_standin
+        };
         standin.kill();
         if which == "decode" {
             let reason = reason(&answer(stream).await.1);
             assert!(
-                matches!(reason, Reason::EngineError | Reason::EngineRestarted | Reason::EngineWedged),
+                matches!(
+                    reason,
+                    Reason::EngineError | Reason::EngineRestarted | Reason::EngineWedged
+                ),
                 "{reason}"
             );
             standin.restart().await.unwrap();

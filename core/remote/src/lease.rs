@@ -79,7 +79,6 @@ impl DecodeSide {
     pub const fn answered(&self, age: Millis) -> bool {
         self.lease.holds(age)
     }
-
 }
 
 /// Prefill's side, for all legs of one engine: until when was a leg certainly not finished?

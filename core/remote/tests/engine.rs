@@ -8,9 +8,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-use innkeeper_engine::{
-    DecodeSink, Engine, EngineError, KeepJob, KeepSink, PrefillSink, PullJob, PullSink, Tickets,
-};
+use innkeeper_engine::{DecodeSink, Engine, EngineError, KeepJob, KeepSink, PrefillSink, PullJob, PullSink, Tickets};
 use innkeeper_remote::Times;
 use innkeeper_remote::driver::{Care, Clock, Watcher};
 use innkeeper_remote::engine::{Shape, VllmEngine};
@@ -127,7 +125,14 @@ impl Side {
         heard
     }
 
-    fn pull(&self, room: RoomId, work: &Arc<Work>, most: u32, ticket: Ticket, age: Option<Millis>) -> mpsc::Receiver<Heard> {
+    fn pull(
+        &self,
+        room: RoomId,
+        work: &Arc<Work>,
+        most: u32,
+        ticket: Ticket,
+        age: Option<Millis>,
+    ) -> mpsc::Receiver<Heard> {
         let (ear, heard) = mpsc::channel();
         let job = PullJob {
             work: Arc::clone(work),
@@ -196,8 +201,14 @@ async fn a_prompt_is_kept_read_and_answered() {
         said.push(next);
         heard = rest;
     }
-    let tokens = (0..).zip(oracle(&work.prompt, 5, &[])).map(|(at, id)| Heard::Token(at, id));
-    let right: Vec<_> = [Heard::Pulled].into_iter().chain(tokens).chain([Heard::Finished]).collect();
+    let tokens = (0..)
+        .zip(oracle(&work.prompt, 5, &[]))
+        .map(|(at, id)| Heard::Token(at, id));
+    let right: Vec<_> = [Heard::Pulled]
+        .into_iter()
+        .chain(tokens)
+        .chain([Heard::Finished])
+        .collect();
     assert_eq!(said, right);
     assert_eq!((p.engine.close(the_room()), d.engine.close(the_room())), (7, 7));
     assert_eq!(p.engine.lease_age(the_room()), None);
@@ -226,9 +237,12 @@ async fn a_ticket_that_nobody_reads_by_is_given_back_long_before_its_lease() {
     let back = Arc::new(AtomicU32::new(0));
     for _ in 0..3 {
         let back = Arc::clone(&back);
-        p.engine.give_back(the_room(), Box::new(move || {
-            back.fetch_add(1, Ordering::SeqCst);
-        }));
+        p.engine.give_back(
+            the_room(),
+            Box::new(move || {
+                back.fetch_add(1, Ordering::SeqCst);
+            }),
+        );
     }
     tokio::time::sleep(Duration::from_millis(300)).await;
     assert_eq!(back.load(Ordering::SeqCst), 0, "the engine has them");
@@ -241,9 +255,12 @@ async fn a_ticket_that_nobody_reads_by_is_given_back_long_before_its_lease() {
     // Nothing is kept any more: answered at once.
     let again = Arc::clone(&back);
     p.engine.close(the_room());
-    p.engine.give_back(the_room(), Box::new(move || {
+    p.engine.give_back(
+        the_room(),
+        Box::new(move || {
             again.fetch_add(1, Ordering::SeqCst);
-        }));
+        }),
+    );
     assert_eq!(back.load(Ordering::SeqCst), 2);
 }
 
@@ -258,9 +275,12 @@ async fn without_a_reader_the_lease_gives_the_pages_back() {
     drop(ticket(p.keep(the_room(), &work(100))).await);
     let back = Arc::new(AtomicU32::new(0));
     let told = Arc::clone(&back);
-    p.engine.give_back(the_room(), Box::new(move || {
+    p.engine.give_back(
+        the_room(),
+        Box::new(move || {
             told.fetch_add(1, Ordering::SeqCst);
-        }));
+        }),
+    );
     until("it is told", async || back.load(Ordering::SeqCst) == 1).await;
     assert_eq!(p.standin.held(), 0);
 }
@@ -309,11 +329,22 @@ async fn what_cannot_be_is_refused_with_words() {
     };
     assert_eq!(keep(work(5)), Err(EngineError::Unknown(the_room())), "it has no pages");
     p.engine.open(the_room(), 1400).expect("pages");
-    for wrong in [work(0), work(1400), Arc::new(Work { prompt: [VOCABULARY].into(), ..Work::default() })] {
+    for wrong in [
+        work(0),
+        work(1400),
+        Arc::new(Work {
+            prompt: [VOCABULARY].into(),
+            ..Work::default()
+        }),
+    ] {
         assert!(matches!(keep(wrong), Err(EngineError::Input(_))));
     }
     d.ready(the_room(), 110);
-    for bytes in [&b"x"[..], b"v{}", b"s{\"host\":\"a\",\"port\":1,\"room\":\"0000000000000007\"}"] {
+    for bytes in [
+        &b"x"[..],
+        b"v{}",
+        b"s{\"host\":\"a\",\"port\":1,\"room\":\"0000000000000007\"}",
+    ] {
         let job = PullJob {
             work: work(5),
             attempt: Attempt(1),
@@ -321,7 +352,10 @@ async fn what_cannot_be_is_refused_with_words() {
             ticket: Ticket::new(bytes.to_vec()).expect("short"),
             ask: Box::new(|| Box::pin(async { None })),
         };
-        assert!(matches!(d.engine.pull(the_room(), job, sink()), Err(EngineError::Input(_))));
+        assert!(matches!(
+            d.engine.pull(the_room(), job, sink()),
+            Err(EngineError::Input(_))
+        ));
     }
     assert_eq!(d.engine.status().jobs, 0);
 }

@@ -31,7 +31,10 @@ pub fn write(folder: &Path) {
     });
     let say = |name: &str, value: &Value| std::fs::write(folder.join(name), value.to_string()).unwrap();
     say("tokenizer.json", &tokenizer);
-    say("config.json", &json!({"max_position_embeddings": 8192, "eos_token_id": 0}));
+    say(
+        "config.json",
+        &json!({"max_position_embeddings": 8192, "eos_token_id": 0}),
+    );
     say(
         "tokenizer_config.json",
         &json!({"chat_template": "{% for message in messages %}{{ message.content }}{% endfor %}"}),

@@ -32,7 +32,11 @@ async fn engines_are_empty(engines: &Engines, limit: Duration) {
     until(limit, "the engines have all pages back", || async {
         // Gauges move with steps alone.
         let used = [engines.used(Which::Prefill).await, engines.used(Which::Decode).await];
-        if used == [0.0, 0.0] { Ok(()) } else { Err(format!("{used:?}")) }
+        if used == [0.0, 0.0] {
+            Ok(())
+        } else {
+            Err(format!("{used:?}"))
+        }
     })
     .await;
 }
@@ -64,7 +68,10 @@ async fn answers_are_those_of_the_engine_alone_and_no_prompt_is_computed_again()
         let blocks = tokens / engines.page_tokens();
         if blocks > 0 {
             let read = external(&engines).await - before;
-            assert!(read > 0, "the decode engine computed a prompt of {tokens} tokens itself");
+            assert!(
+                read > 0,
+                "the decode engine computed a prompt of {tokens} tokens itself"
+            );
         }
     }
     oracle(&cluster).await;
@@ -103,17 +110,36 @@ async fn an_engine_that_stands_still_ends_its_rooms_with_a_reason_and_is_used_ag
         let answer = request.await.unwrap();
         assert_eq!(answer.status / 100, 5, "{answer:?}");
         assert!(
-            ["engine_wedged", "engine_stalled", "prefill_stalled", "decode_stalled", "transfer_stalled", "no_prefill_worker", "no_decode_worker"]
-                .contains(&answer.code()),
+            [
+                "engine_wedged",
+                "engine_stalled",
+                "prefill_stalled",
+                "decode_stalled",
+                "transfer_stalled",
+                "no_prefill_worker",
+                "no_decode_worker"
+            ]
+            .contains(&answer.code()),
             "{which:?}: {answer:?}"
         );
         let bound = 2 * (Duration::from_millis(engines.ttl_ms()) + Duration::from_secs(1));
-        assert!(began.elapsed() < engines.bound(bound), "{which:?}: {:?}", began.elapsed());
+        assert!(
+            began.elapsed() < engines.bound(bound),
+            "{which:?}: {:?}",
+            began.elapsed()
+        );
         engines.cont(which);
         oracle(&cluster).await;
         until(SOON, "the pair is used again", || async {
-            let answer = cluster.client.complete(&completion(MODEL, json!(prompt(3, 64)), 2)).await;
-            if answer.status == 200 { Ok(()) } else { Err(answer.body.to_string()) }
+            let answer = cluster
+                .client
+                .complete(&completion(MODEL, json!(prompt(3, 64)), 2))
+                .await;
+            if answer.status == 200 {
+                Ok(())
+            } else {
+                Err(answer.body.to_string())
+            }
         })
         .await;
     }
@@ -127,7 +153,10 @@ async fn transfer_parameters_of_clients_are_refused_by_name() {
     let cluster = Cluster::start(in_front(&engines)).await;
     let before = engines.look(Which::Prefill).await.work.finished;
     for (field, value) in [
-        ("kv_transfer_params", json!({"do_remote_prefill": true, "remote_host": "127.0.0.1", "remote_port": 1})),
+        (
+            "kv_transfer_params",
+            json!({"do_remote_prefill": true, "remote_host": "127.0.0.1", "remote_port": 1}),
+        ),
         ("bootstrap_host", json!("127.0.0.1")),
         ("bootstrap_port", json!(8998)),
         ("bootstrap_room", json!(7)),
@@ -139,7 +168,11 @@ async fn transfer_parameters_of_clients_are_refused_by_name() {
         assert_eq!(answer.status, 400, "{field}: {answer:?}");
         assert_eq!(answer.body["error"]["param"], Value::from(field));
     }
-    assert_eq!(engines.look(Which::Prefill).await.work.finished, before, "nothing was asked of the engine");
+    assert_eq!(
+        engines.look(Which::Prefill).await.work.finished,
+        before,
+        "nothing was asked of the engine"
+    );
     oracle(&cluster).await;
 }
 
@@ -147,7 +180,10 @@ async fn transfer_parameters_of_clients_are_refused_by_name() {
 async fn the_engines_are_shown_in_metrics_and_doctor_has_nothing_to_say_against_them() {
     let engines = Engines::start().await;
     let cluster = Cluster::start(in_front(&engines)).await;
-    let answer = cluster.client.complete(&completion(MODEL, json!(prompt(1, 64)), 3)).await;
+    let answer = cluster
+        .client
+        .complete(&completion(MODEL, json!(prompt(1, 64)), 3))
+        .await;
     assert_eq!(answer.status, 200, "{answer:?}");
     for name in ["prefill-0", "decode-0"] {
         let metrics = cluster.metrics_of(name).await;

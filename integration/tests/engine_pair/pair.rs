@@ -198,7 +198,16 @@ impl Engines {
             "return_token_ids": true,
         });
         let url = format!("{}/v1/completions", self.url(which));
-        let answer: Value = self.http.post(url).json(&body).send().await.unwrap().json().await.unwrap();
+        let answer: Value = self
+            .http
+            .post(url)
+            .json(&body)
+            .send()
+            .await
+            .unwrap()
+            .json()
+            .await
+            .unwrap();
         let ids = answer["choices"][0]["token_ids"].as_array();
         let ids = ids.unwrap_or_else(|| panic!("no token ids: {answer}"));
         ids.iter().map(|id| id.as_u64().unwrap()).collect()

@@ -112,7 +112,11 @@ mod tests {
         book.uses(room(2), 3);
         assert_eq!(book.in_use(), 9);
         book.settles(room(1));
-        assert_eq!((book.free(), book.in_use()), (0, 3), "what settles is neither free nor in use");
+        assert_eq!(
+            (book.free(), book.in_use()),
+            (0, 3),
+            "what settles is neither free nor in use"
+        );
         assert_eq!((book.close(room(1)), book.close(room(1))), (6, 0));
         book.uses(room(2), 9);
         assert_eq!((book.free(), book.in_use()), (6, 4), "never more than it has");

@@ -137,7 +137,7 @@ async fn speak(shared: &Arc<Shared>, room: RoomId, read: Read, sink: &dyn PullSi
     let began = tokio::time::Instant::now();
     let ask = job.ask;
     // The ledger's deadline for the read comes first: it is the one that judges.
-    let landed = shared.driver.pull(&leg, &ticket, &ready, FOR_EVER, || ask()).await;
+    let landed = shared.driver.pull(&leg, &ticket, &ready, FOR_EVER, ask).await;
     let landed = match landed {
         Ok(landed) => landed,
         Err(error) => {
@@ -156,7 +156,13 @@ async fn speak(shared: &Arc<Shared>, room: RoomId, read: Read, sink: &dyn PullSi
 }
 
 /// Tokens as they come. How long one may take is the ledger's to judge.
-async fn tell(shared: &Shared, room: RoomId, prompt: u32, mut landed: Landed, sink: &dyn PullSink) -> Result<(), RemoteError> {
+async fn tell(
+    shared: &Shared,
+    room: RoomId,
+    prompt: u32,
+    mut landed: Landed,
+    sink: &dyn PullSink,
+) -> Result<(), RemoteError> {
     let mut position = 0;
     let mut piece = std::mem::take(&mut landed.first);
     loop {

@@ -121,7 +121,10 @@ impl Counted {
 
     /// Tickets given back, and reads that were not proven.
     fn lost(&self) -> (u64, u64) {
-        (self.orphans.load(Ordering::Relaxed), self.unproven.load(Ordering::Relaxed))
+        (
+            self.orphans.load(Ordering::Relaxed),
+            self.unproven.load(Ordering::Relaxed),
+        )
     }
 
     fn prompt_tokens(&self) -> u64 {

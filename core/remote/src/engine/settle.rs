@@ -29,7 +29,12 @@ pub(super) struct Settler<P, T> {
 }
 
 impl<P: Probe, T: Default + Send + 'static> Settler<P, T> {
-    pub(super) fn new(watcher: Arc<Watcher<P>>, book: Arc<Mutex<Book<T>>>, pool: PoolSize, period: Duration) -> Arc<Self> {
+    pub(super) fn new(
+        watcher: Arc<Watcher<P>>,
+        book: Arc<Mutex<Book<T>>>,
+        pool: PoolSize,
+        period: Duration,
+    ) -> Arc<Self> {
         Arc::new(Self {
             watcher,
             book,

@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use innkeeper_engine::{
-    ClosableSink, DecodeJob, DecodeSink, Engine, EngineError, EngineStatus, KeepJob, KeepSink, Limits, PrefillSink,
-    About, PullJob, PullSink, Seen, Tickets,
+    About, ClosableSink, DecodeJob, DecodeSink, Engine, EngineError, EngineStatus, KeepJob, KeepSink, Limits,
+    PrefillSink, PullJob, PullSink, Seen, Tickets,
 };
 use innkeeper_room::ledger::Pinned;
 use innkeeper_room::{BlockHash, Layout, Millis, RoomId, SlabSource, Ticket, Work};
@@ -70,7 +70,13 @@ impl VllmEngine {
     /// `lease` is how long prefill's engines keep KV that nobody reads; it is a setting of *theirs*. `care` says who starts this one anew;
     /// `child` is its process, if this worker has started it.
     #[must_use]
-    pub fn new(watcher: Arc<Watcher<Vllm>>, shape: Shape, lease: Lease, care: Care, child: Option<Process>) -> Arc<Self> {
+    pub fn new(
+        watcher: Arc<Watcher<Vllm>>,
+        shape: Shape,
+        lease: Lease,
+        care: Care,
+        child: Option<Process>,
+    ) -> Arc<Self> {
         let (ttl, restart) = (care.ttl, care.hook.to_string());
         let book = Arc::new(Mutex::new(Book::new(shape.usable_pages())));
         let period = ttl.scale(1, 20).duration();
@@ -279,7 +285,9 @@ impl Tickets for VllmEngine {
             None => (None, false),
         };
         match kept {
-            Some(kept) => self.shared.spawn(super::legs::given_back(Arc::clone(&self.shared), room, kept, done)),
+            Some(kept) => self
+                .shared
+                .spawn(super::legs::given_back(Arc::clone(&self.shared), room, kept, done)),
             // Somebody waits for it already, and tells.
             None if again => {}
             None => done(),
@@ -327,7 +335,9 @@ impl Tickets for VllmEngine {
 
     fn pinned(&self, pinned: Option<Pinned>) {
         let told = pinned.map(|pinned| (pinned.since, pinned.accused));
-        self.shared.pinned.send_if_modified(|known| std::mem::replace(known, told) != told);
+        self.shared
+            .pinned
+            .send_if_modified(|known| std::mem::replace(known, told) != told);
     }
 
     fn seen(&self) -> Seen {
@@ -372,7 +382,9 @@ impl Tickets for VllmEngine {
 
     fn release(&self, room: RoomId, ticket: &Ticket) {
         match ticket_of(room, ticket) {
-            Ok(ticket) => self.shared.spawn(super::legs::release(Arc::clone(&self.shared), room, ticket)),
+            Ok(ticket) => self
+                .shared
+                .spawn(super::legs::release(Arc::clone(&self.shared), room, ticket)),
             Err(error) => tracing::warn!(%room, %error, "a ticket cannot be given back"),
         }
     }
@@ -393,7 +405,9 @@ fn by_tickets() -> EngineError {
 fn ticket_of(room: RoomId, ticket: &Ticket) -> Result<VllmTicket, EngineError> {
     match crate::ticket::Ticket::decode(ticket.bytes()) {
         Ok(crate::ticket::Ticket::Vllm(ticket)) if ticket.is_of(room) => Ok(ticket),
-        Ok(_) => Err(EngineError::Input(format!("the ticket is not one of vLLM's for room {room}"))),
+        Ok(_) => Err(EngineError::Input(format!(
+            "the ticket is not one of vLLM's for room {room}"
+        ))),
         Err(error) => Err(EngineError::Input(error.to_string())),
     }
 }

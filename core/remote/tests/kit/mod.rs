@@ -1,5 +1,7 @@
 //! What the tests of both clients need.
 
+#![allow(dead_code, reason = "each test program uses a part of it")]
+
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 

@@ -34,7 +34,8 @@ impl RemoteConfig {
             return no_remote(args).map(|()| None);
         }
         let urls = args.engine_url.iter().map(|url| {
-            Target::from_str(url).map_err(|_| wrong("engine-url", url, "http://host:port, of an engine next to its worker"))
+            Target::from_str(url)
+                .map_err(|_| wrong("engine-url", url, "http://host:port, of an engine next to its worker"))
         });
         let restart = args.engine_restart.as_deref();
         let command = args.engine_cmd.clone();
@@ -51,7 +52,11 @@ impl RemoteConfig {
         };
         let kv_lease = args.engine_kv_lease.unwrap_or(KV_LEASE);
         if !(1..=LONGEST_LEASE).contains(&kv_lease) {
-            return Err(wrong("engine-kv-lease", kv_lease, "1 to 3600 seconds, as prefill's engine has it"));
+            return Err(wrong(
+                "engine-kv-lease",
+                kv_lease,
+                "1 to 3600 seconds, as prefill's engine has it",
+            ));
         }
         Ok(Some(Self {
             urls: urls.collect::<Result<_, _>>()?,
@@ -88,7 +93,10 @@ fn no_remote(args: &EngineArgs) -> Result<(), ConfigError> {
         ("engine-restart", args.engine_restart.clone()),
         ("engine-kv-lease", args.engine_kv_lease.map(|lease| lease.to_string())),
     ];
-    match given.into_iter().find_map(|(name, value)| value.map(|value| (name, value))) {
+    match given
+        .into_iter()
+        .find_map(|(name, value)| value.map(|value| (name, value)))
+    {
         Some((name, value)) => Err(wrong(name, value, "left out: it is for --engine vllm")),
         None => Ok(()),
     }

@@ -286,7 +286,10 @@ fn an_engine_next_door_is_configured_and_becomes_arguments_again() {
         let again = engine.to_args();
         let again: Vec<&str> = again.iter().map(String::as_str).collect();
         assert_eq!(worker(&again).unwrap().engine.resolve().unwrap(), engine, "{args:?}");
-        assert_eq!(engine.of_worker(0).remote.unwrap().urls.len(), engine.remote.unwrap().urls.len().min(1));
+        assert_eq!(
+            engine.of_worker(0).remote.unwrap().urls.len(),
+            engine.remote.unwrap().urls.len().min(1)
+        );
     }
 }
 
@@ -298,7 +301,10 @@ fn what_makes_no_sense_for_an_engine_next_door_is_refused_by_name() {
         (&["--engine=vllm", "--engine-kv-lease=0"], "--engine-kv-lease"),
         (&["--engine=vllm", "--engine-restart=reboot"], "--engine-restart"),
         (&["--engine=vllm", "--engine-restart=child"], "--engine-restart"),
-        (&["--engine=vllm", "--engine-cmd=x", "--engine-restart=none"], "--engine-restart"),
+        (
+            &["--engine=vllm", "--engine-cmd=x", "--engine-restart=none"],
+            "--engine-restart",
+        ),
         (&["--engine=mock", "--engine-url=http://a:1"], "--engine-url"),
         (&["--engine=mock", "--engine-cmd=x"], "--engine-cmd"),
         (&["--engine-restart=probe"], "--engine-restart"),

@@ -246,7 +246,12 @@ fn next_door(page: &mut Page<'_>, seen: &Seen) -> fmt::Result {
     let help = "KV pages that the engine itself says are in use";
     page.gauge("engine_pages", help, seen.used_pages)?;
     let help = "Processes of the engine, by how they came: ordered from here, or seen to begin";
-    page.counters("engine_restarts", help, "by", &[("ordered", seen.restarts), ("seen", seen.lives)])?;
+    page.counters(
+        "engine_restarts",
+        help,
+        "by",
+        &[("ordered", seen.restarts), ("seen", seen.lives)],
+    )?;
     let help = "Tickets that nobody read by, and that were given back to prefill's engine";
     page.counter("engine_orphan_tickets", help, seen.orphan_tickets)?;
     let help = "Reads of KV that were not proven to lie within their lease, and whose tokens were thrown away";

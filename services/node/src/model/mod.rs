@@ -283,7 +283,7 @@ mod tests {
         let folder = folder("{\"max_position_embeddings\": 777}");
         let model = load(EngineKind::Mock, folder.path(), None, true).unwrap_or_else(|error| panic!("{error}"));
         let engine = model
-            .engine(&Settings::default(), &Faults::default())
+            .engine(0, &Settings::default(), &Faults::default())
             .expect("an engine");
         assert_eq!((engine.limits().vocabulary, engine.limits().context), (1000, 777));
     }

@@ -100,7 +100,9 @@ fn no_folder(config: &EngineConfig, first: Option<&Identity>) -> ModelError {
 
 fn same_model(engines: &[(Target, Identity)]) -> Result<(), ModelError> {
     let mut engines = engines.iter();
-    let Some((one, first)) = engines.next() else { return Ok(()) };
+    let Some((one, first)) = engines.next() else {
+        return Ok(());
+    };
     match engines.find(|(_, identity)| (&identity.model, &identity.version) != (&first.model, &first.version)) {
         Some((other, identity)) => Err(ModelError::Engine(format!(
             "the engine at {one} serves `{}` with release {}, the one at {other} serves `{}` with release {}: start all with one model \
@@ -113,7 +115,9 @@ fn same_model(engines: &[(Target, Identity)]) -> Result<(), ModelError> {
 
 /// Starts the engine, if this process is to.
 fn start(remote: &RemoteConfig) -> Result<Option<Process>, ModelError> {
-    let Some(command) = &remote.command else { return Ok(None) };
+    let Some(command) = &remote.command else {
+        return Ok(None);
+    };
     let shell = command_line(command);
     let started = Process::spawn(&shell, &[]);
     started.map(Some).map_err(|error| ModelError::Engine(error.to_string()))
@@ -131,10 +135,17 @@ fn ask_all(urls: &[Target], mut child: Option<&mut Process>) -> Result<Vec<(Targ
     let mut is_over = move || child.as_mut().is_some_and(|child| child.is_over());
     // A runtime of its own, on a thread of its own: there may be one around this.
     let asking = std::thread::scope(|scope| scope.spawn(|| asked_here(urls, &mut is_over)).join());
-    asking.unwrap_or_else(|_| Err(ModelError::Engine("the engines could not be asked what they are".to_owned())))
+    asking.unwrap_or_else(|_| {
+        Err(ModelError::Engine(
+            "the engines could not be asked what they are".to_owned(),
+        ))
+    })
 }
 
-fn asked_here(urls: &[Target], is_over: &mut (dyn FnMut() -> bool + Send)) -> Result<Vec<(Target, Identity)>, ModelError> {
+fn asked_here(
+    urls: &[Target],
+    is_over: &mut (dyn FnMut() -> bool + Send),
+) -> Result<Vec<(Target, Identity)>, ModelError> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -161,10 +172,14 @@ async fn identity(url: &Target, is_over: &mut (dyn FnMut() -> bool + Send)) -> R
             Err(error) => error,
         };
         if is_over() {
-            return Err(ModelError::Engine("the engine has ended before it answered; its own words are above".to_owned()));
+            return Err(ModelError::Engine(
+                "the engine has ended before it answered; its own words are above".to_owned(),
+            ));
         }
         if began.elapsed() > STARTS_WITHIN {
-            return Err(ModelError::Engine(format!("the engine at {url} did not start within {STARTS_WITHIN:?}: {error}")));
+            return Err(ModelError::Engine(format!(
+                "the engine at {url} did not start within {STARTS_WITHIN:?}: {error}"
+            )));
         }
         if said.is_none_or(|at| at.elapsed() > SAY_AGAIN) {
             tracing::info!(%url, %error, "waiting for the engine to start");
@@ -176,7 +191,13 @@ async fn identity(url: &Target, is_over: &mut (dyn FnMut() -> bool + Send)) -> R
 
 impl Remotes {
     /// The `nth` engine behind the worker's port; `None` if there are not so many.
-    pub(super) fn engine(&self, nth: usize, settings: &Settings, context: u32, vocabulary: u32) -> Option<Arc<dyn Engine>> {
+    pub(super) fn engine(
+        &self,
+        nth: usize,
+        settings: &Settings,
+        context: u32,
+        vocabulary: u32,
+    ) -> Option<Arc<dyn Engine>> {
         let (target, identity) = self.engines.get(nth)?;
         let ttl = settings.progress_ttl;
         let vllm = Vllm::new(target.clone(), identity.model.clone(), Times::from_ttl(ttl.duration()));
@@ -199,7 +220,13 @@ impl Remotes {
             budget: Budget::default(),
             limit: HOOK_LIMIT,
         };
-        Some(VllmEngine::new(watcher, shape, Lease(self.config.kv_lease), care, child))
+        Some(VllmEngine::new(
+            watcher,
+            shape,
+            Lease(self.config.kv_lease),
+            care,
+            child,
+        ))
     }
 }
 
@@ -208,7 +235,9 @@ struct NoText;
 
 impl NoText {
     fn refused() -> TextError {
-        TextError::Model("this worker knows token ids alone; give --model the folder with the model's tokenizer.json".to_owned())
+        TextError::Model(
+            "this worker knows token ids alone; give --model the folder with the model's tokenizer.json".to_owned(),
+        )
     }
 }
 

@@ -88,7 +88,7 @@ impl Owner {
             }
             6 => self.pool.grant(false),
             7 => session.committed(),
-            8 if input.u8() % 2 == 0 => session.ask_lease_age(),
+            8 if input.u8().is_multiple_of(2) => session.ask_lease_age(),
             8 => session.fail(script::reason(input), script::evidence(input)),
             _ => session.kill(),
         }

@@ -22,11 +22,19 @@ pub(super) fn engines(cluster: &Cluster, report: &mut Report) {
     leases(&engines, report);
     let mut partial: Vec<&str> = engines
         .iter()
-        .flat_map(|(_, engine)| engine["partial"].as_array().into_iter().flatten().filter_map(Value::as_str))
+        .flat_map(|(_, engine)| {
+            engine["partial"]
+                .as_array()
+                .into_iter()
+                .flatten()
+                .filter_map(Value::as_str)
+        })
         .collect();
     partial.sort_unstable();
     partial.dedup();
-    report.limits.extend(partial.into_iter().map(|what| format!("with these engines: {what}")));
+    report
+        .limits
+        .extend(partial.into_iter().map(|what| format!("with these engines: {what}")));
 }
 
 fn number(engine: &Value, name: &str) -> u64 {
@@ -53,7 +61,11 @@ fn role(node: &Node, engine: &Value, report: &mut Report) {
     if node.is("prefill") && kept > 0 {
         report.ok("engine", node.name(), format!("has kept {kept} prompts for readers"));
     } else if node.is("decode") && reads > 0 && number(engine, "external_tokens") > 0 {
-        report.ok("engine", node.name(), format!("has read {reads} prompts from the other engine"));
+        report.ok(
+            "engine",
+            node.name(),
+            format!("has read {reads} prompts from the other engine"),
+        );
     } else if node.is("decode") && reads > 0 {
         report.fail(
             "engine",
@@ -76,7 +88,10 @@ fn trouble(node: &Node, engine: &Value, report: &mut Report) {
         report.fail(
             "engine",
             node.name(),
-            format!("is given up: no step was seen for {} ms, or it keeps pages, and nobody starts it anew", number(engine, "step_age_ms")),
+            format!(
+                "is given up: no step was seen for {} ms, or it keeps pages, and nobody starts it anew",
+                number(engine, "step_age_ms")
+            ),
             "start it anew, or let --engine-restart do it",
         );
     }

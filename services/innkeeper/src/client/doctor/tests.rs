@@ -480,9 +480,19 @@ fn next_door(change: impl Fn(&mut Value)) -> Report {
 #[test]
 fn engines_next_door_are_shown_with_what_they_do_not_let_hold() {
     let report = next_door(|_| {});
-    assert!(report.findings.iter().all(|finding| finding.level == Level::Ok), "{}", report.text());
+    assert!(
+        report.findings.iter().all(|finding| finding.level == Level::Ok),
+        "{}",
+        report.text()
+    );
     let text = report.text();
-    for shown in ["vllm-0.32.0 at http://127.0.0.1:8200", "lease 30 s", "has kept 4 prompts", "has read 4 prompts", "no checksum"] {
+    for shown in [
+        "vllm-0.32.0 at http://127.0.0.1:8200",
+        "lease 30 s",
+        "has kept 4 prompts",
+        "has read 4 prompts",
+        "no checksum",
+    ] {
         assert!(text.contains(shown), "{shown}: {text}");
     }
     assert_eq!(text.matches("no checksum").count(), 1, "said once: {text}");
