@@ -5,6 +5,7 @@ use innkeeper_room::ledger::{decode, prefill};
 use innkeeper_room::{Epoch, Evidence, HelloReply, Reason, RoomId};
 
 use crate::node::In;
+use crate::remote::Ticket;
 use crate::world::{Act, World, tell};
 
 /// What travels on a data connection.
@@ -22,6 +23,8 @@ pub(crate) enum DataMsg {
     Manifest {
         right: bool,
     },
+    /// Instead of frames and a manifest.
+    Ticket(Ticket),
     Fail(Reason, Box<Evidence>),
     Reply(HelloReply, Vec<bool>),
     Verified(u64),

@@ -94,7 +94,8 @@ impl World {
             | DataMsg::Started
             | DataMsg::Progress(_)
             | DataMsg::Frame { .. }
-            | DataMsg::Manifest { .. } => {}
+            | DataMsg::Manifest { .. }
+            | DataMsg::Ticket(_) => {}
         }
     }
 
@@ -157,6 +158,18 @@ impl World {
                     decode::Event::Complete { room, epoch }
                 } else {
                     decode::Event::Corrupt { room, epoch }
+                };
+                self.d_news(d, id, event);
+            }
+            DataMsg::Ticket(ticket) => {
+                if let Some(wr) = self.nodes[d].rooms.get_mut(&room) {
+                    wr.ticket = Some(ticket);
+                }
+                let read_within = self.settings.progress_ttl;
+                let event = decode::Event::Ticket {
+                    room,
+                    epoch,
+                    read_within,
                 };
                 self.d_news(d, id, event);
             }
@@ -250,6 +263,9 @@ impl World {
     /// P sends what is sealed, what D lacks, and what the window takes; then the manifest.
     pub(crate) fn pump(&mut self, id: u64) {
         const WINDOW: u64 = 4 * PAGE_BYTES;
+        if self.shape.remote {
+            return self.pump_ticket(id);
+        }
         loop {
             let Some(s) = self.sessions.get(&id) else { return };
             let (p, room) = (s.p, s.room);

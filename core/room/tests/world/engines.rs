@@ -55,12 +55,16 @@ impl World {
         }
         if reply == HelloReply::Ready && !gone {
             let pages = self.nodes[d].pool.of.get(&room).cloned();
+            let now = self.now;
+            if let Some(wr) = self.nodes[d].rooms.get_mut(&room) {
+                wr.ready_at.get_or_insert(now);
+            }
             let covered = self.nodes[d]
                 .rooms
                 .get(&room)
                 .map(|wr| wr.covered.clone())
                 .unwrap_or_default();
-            if pages.is_none() {
+            if pages.is_none() && !self.shape.remote {
                 self.wrong(format!("D{d} is Ready for {room} without pages"));
             }
             if let Some(s) = self.sessions.get_mut(&id) {
@@ -92,6 +96,7 @@ impl World {
         let sealed = u32::try_from(reuse.len()).unwrap_or(u32::MAX);
         let done = (sealed * PAGE_TOKENS).min(tokens - 1);
         self.seal(p, room, sealed, 0);
+        self.was_unfinished(p, room);
         self.nodes[p].engine.jobs.push_back(Job {
             room,
             done,
@@ -120,6 +125,9 @@ impl World {
         };
         self.d_event_soon(d, decode::Event::Made { room, tokens: 1 });
         if total <= 1 {
+            if self.shape.remote {
+                self.engine_lets_go(d, room);
+            }
             return self.d_event_soon(d, decode::Event::EngineFinished { room });
         }
         self.nodes[d].engine.jobs.push_back(Job {
@@ -132,6 +140,9 @@ impl World {
     }
 
     pub(crate) fn cancel(&mut self, w: usize, room: RoomId) {
+        if self.shape.remote {
+            return self.abort(w, room);
+        }
         match self.nodes[w].engine.jobs.iter_mut().find(|job| job.room == room) {
             Some(job) => job.cancel = true,
             None => self.engine_says(w, room, |room| {
@@ -190,6 +201,9 @@ impl World {
             std::mem::take(&mut engine.jobs).into_iter().partition(|job| job.cancel);
         engine.jobs = jobs.into();
         for job in cancelled {
+            if self.shape.remote {
+                self.engine_lets_go(w, job.room);
+            }
             self.engine_says(w, job.room, |room| {
                 (
                     prefill::Event::EngineStopped { room },
@@ -197,7 +211,11 @@ impl World {
                 )
             });
         }
+        self.check_aborts(w);
         if fails && let Some(job) = self.nodes[w].engine.jobs.pop_front() {
+            if self.shape.remote {
+                self.engine_lets_go(w, job.room);
+            }
             self.engine_says(w, job.room, |room| {
                 (
                     prefill::Event::EngineFailed { room },
@@ -251,8 +269,11 @@ impl World {
         for (page, tag) in pages.iter().zip(tags).skip(shared) {
             self.nodes[p].pool.tag[*page] = tag;
         }
-        if finished && std::mem::take(&mut self.nodes[p].engine.corrupt_next) {
+        if finished && !self.shape.remote && std::mem::take(&mut self.nodes[p].engine.corrupt_next) {
             self.corrupt(p, &pages, shared);
+        }
+        if self.shape.remote {
+            return self.remote_chunk(p, job, finished);
         }
         let bad = pages.iter().any(|page| self.nodes[p].pool.bad.contains(page));
         self.seal(p, room, sealed, job.done - from);
@@ -273,6 +294,23 @@ impl World {
         if let Some(id) = current {
             self.pump(id);
         }
+    }
+
+    /// The last moment at which a prompt was certainly not computed.
+    fn was_unfinished(&mut self, p: usize, room: RoomId) {
+        let now = self.now;
+        if let Some(wr) = self.nodes[p].rooms.get_mut(&room).filter(|_| self.shape.remote) {
+            wr.unfinished_at = Some(now);
+        }
+    }
+
+    /// Nothing is seen of a chunk but that there was one, until the last.
+    fn remote_chunk(&mut self, p: usize, job: Job, finished: bool) {
+        if finished {
+            return self.keep(p, job.room, job.total);
+        }
+        self.was_unfinished(p, job.room);
+        self.nodes[p].engine.jobs.push_back(job);
     }
 
     /// A page of the room is not what was sealed any more: one of the cache stays so, until it goes. In a world of chance it is
@@ -298,6 +336,9 @@ impl World {
                 .is_some_and(|pages| pages.iter().all(|page| self.nodes[d].pool.owner[*page] == Some(room)));
             if !owned {
                 self.wrong(format!("I6: D{d}'s engine reads pages that are not {room}'s"));
+            }
+            if job.done >= job.total && self.shape.remote {
+                self.engine_lets_go(d, room);
             }
             self.engine_says(d, room, |room| {
                 (prefill::Event::Tick, decode::Event::Made { room, tokens })

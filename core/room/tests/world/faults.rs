@@ -47,12 +47,19 @@ pub(crate) enum Fault {
     ActorDies(usize),
     Drain(usize),
     Stalls(RequestKey),
+    /// The process of an engine is another one (only where engines are processes of their own, as what follows).
+    EngineRestarts(usize),
+    /// The client gives up so early that the engines lose the abort.
+    EarlyAbort(RequestKey),
+    /// The next read of D's engine takes longer than P's lease.
+    LateRead(usize),
     /// An operator evicts a room. The explorer alone does it: seeded runs revoke leases, which comes to the same.
     Evict,
 }
 
-/// How many kinds there are for seeded runs.
+/// How many kinds there are for seeded runs, and how many more where engines are processes of their own.
 pub(crate) const KINDS: u64 = 25;
+const REMOTE_KINDS: u64 = 3;
 
 impl Fault {
     /// Whether only the lease store is touched by it.
@@ -67,7 +74,7 @@ impl Fault {
     pub(crate) const fn leaves_another_pair(self) -> bool {
         !matches!(
             self,
-            Self::Abort(_) | Self::Gone(_) | Self::Stalls(_) | Self::Crash(0, _)
+            Self::Abort(_) | Self::EarlyAbort(_) | Self::Gone(_) | Self::Stalls(_) | Self::Crash(0, _)
         )
     }
 
@@ -95,7 +102,8 @@ impl World {
         let key = RequestKey(to(1, u64::from(self.shape.requests)));
         let ttl = self.settings.progress_ttl.0;
         let late = to(50, ttl * 3 / 2);
-        let fault = match kind % KINDS {
+        let kinds = if self.shape.remote { KINDS + REMOTE_KINDS } else { KINDS };
+        let fault = match kind % kinds {
             0 => Fault::LoseMessage(w),
             1 => Fault::DuplicateMessage(w),
             2 => Fault::DelayControl(w, to(20, ttl / 4)),
@@ -129,11 +137,18 @@ impl World {
             21 => Fault::Corrupt(p),
             22 => Fault::ActorDies(any),
             23 => Fault::Drain(w),
-            _ => Fault::Stalls(key),
+            24 => Fault::Stalls(key),
+            25 => Fault::EngineRestarts(w),
+            26 => Fault::EarlyAbort(key),
+            _ => Fault::LateRead(d),
         };
         let early = matches!(
             fault,
-            Fault::LateGrant(_) | Fault::Corrupt(_) | Fault::EngineFails(_) | Fault::LateQuiesce(..)
+            Fault::LateGrant(_)
+                | Fault::LateRead(_)
+                | Fault::Corrupt(_)
+                | Fault::EngineFails(_)
+                | Fault::LateQuiesce(..)
         );
         let begins = if early {
             self.rng.between(10, 400)
@@ -172,11 +187,20 @@ impl World {
             Fault::Crash(node, down) => self.crash(node, down),
             Fault::Stop(node) => self.stop(node),
             Fault::Hang(node) => self.hang(node),
-            Fault::Wedge(w) => self.nodes[w].engine.wedged = true,
+            Fault::Wedge(w) => {
+                self.nodes[w].engine.wedged = true;
+                self.nodes[w].engine.remote.wedged_at = self.now;
+            }
             Fault::EngineFails(w) => self.nodes[w].engine.fail_next = true,
             Fault::Slow(w, factor) => self.nodes[w].slow = factor,
             Fault::Abort(key) => self.schedule(self.now, Act::Client(ClientAct::Abort(key))),
             Fault::Gone(key) => self.schedule(self.now, Act::Client(ClientAct::Gone(key))),
+            Fault::EngineRestarts(w) => self.engine_restarts(w),
+            Fault::EarlyAbort(key) => {
+                self.engines_lose_aborts(true);
+                self.schedule(self.now, Act::Client(ClientAct::Abort(key)));
+            }
+            Fault::LateRead(d) => self.nodes[d].engine.remote.reads_late = true,
             Fault::Revoke => {
                 let rooms: Vec<RoomId> = self.store.rooms.keys().copied().collect();
                 if let Some(room) = self.rng.pick(&rooms) {
@@ -238,7 +262,10 @@ impl World {
             Fault::LateQuiesce(w, _) => self.nodes[w].late = 0,
             Fault::Corrupt(p) => self.nodes[p].engine.corrupt_next = false,
             Fault::Drain(w) => self.drain(w, true),
-            Fault::StoreAway
+            Fault::EarlyAbort(_) => self.engines_lose_aborts(false),
+            Fault::LateRead(d) => self.nodes[d].engine.remote.reads_late = false,
+            Fault::EngineRestarts(_)
+            | Fault::StoreAway
             | Fault::CutControl { .. }
             | Fault::CutData { .. }
             | Fault::Abort(_)
@@ -269,13 +296,18 @@ impl World {
             | Fault::LateQuiesce(w, _)
             | Fault::Corrupt(w)
             | Fault::Drain(w)
+            | Fault::EngineRestarts(w)
             | Fault::ActorDies(w) => {
                 self.touched_nodes.insert(w);
+            }
+            Fault::LateRead(d) => {
+                self.touched_nodes.insert(d);
             }
             Fault::CutData { p, d, .. } | Fault::DataHole { p, d } => {
                 self.touched_links.insert((p, d));
             }
             Fault::Abort(_)
+            | Fault::EarlyAbort(_)
             | Fault::Gone(_)
             | Fault::Stalls(_)
             | Fault::Revoke
@@ -284,6 +316,12 @@ impl World {
             | Fault::StoreWiped
             | Fault::LateGrant(_)
             | Fault::DeafStore => {}
+        }
+    }
+
+    fn engines_lose_aborts(&mut self, lose: bool) {
+        for n in &mut self.nodes {
+            n.engine.remote.loses_abort = lose;
         }
     }
 
@@ -302,6 +340,7 @@ impl World {
         let life = self.nodes[node].life;
         self.nodes[node].up = false;
         self.nodes[node].stopped = None;
+        self.engine_gone(node);
         let of_node: Vec<(u64, bool)> = self
             .sessions
             .iter()
@@ -402,6 +441,7 @@ impl World {
         for what in inbox {
             self.input(node, life, what);
         }
+        self.engine_runs(node);
     }
 
     fn hang(&mut self, node: usize) {
@@ -440,6 +480,7 @@ impl World {
             let (step, life) = (engine.step, self.nodes[w].life);
             self.schedule(self.now, Act::In(w, life, In::EngineStep(step)));
         }
+        self.engine_runs(w);
     }
 
     /// A worker takes no more rooms; when its time is over it ends what is left, exits, and another one comes.

@@ -15,6 +15,7 @@ mod explore;
 mod faults;
 mod node;
 mod oracle;
+mod remote;
 mod rng;
 mod router;
 mod rules;
@@ -65,6 +66,7 @@ fn shape(seed: u64) -> Shape {
         pages: 24,
         prefill_pages: 24,
         permits: if large { 3 } else { 8 },
+        remote: REMOTE.contains(&seed),
         requests: if large {
             12
         } else {
@@ -73,9 +75,9 @@ fn shape(seed: u64) -> Shape {
     }
 }
 
-/// In half of all worlds prefill workers keep what they compute.
+/// In half of all worlds prefill workers keep what they compute; engines that are processes of their own keep it for themselves.
 fn keeps_prefixes(seed: u64) -> bool {
-    Rng::new(seed ^ 0xcac4e).one_in(2)
+    !REMOTE.contains(&seed) && Rng::new(seed ^ 0xcac4e).one_in(2)
 }
 
 /// The requests of a run.
@@ -181,6 +183,9 @@ fn batch(seeds: impl Iterator<Item = u64>, faults: u64) -> Tally {
 /// Seeds of worlds in which workers are not chosen as by default.
 const POLICIES: std::ops::Range<u64> = 20_000..30_000;
 
+/// Seeds of worlds in which engines are processes of their own.
+const REMOTE: std::ops::Range<u64> = 40_000..50_000;
+
 fn runs(default: u64) -> u64 {
     std::env::var("WORLD_RUNS")
         .ok()
@@ -206,6 +211,25 @@ fn three_faults() {
         .and_then(|faults| faults.parse().ok())
         .unwrap_or(3);
     batch(10_000..10_000 + runs(600) / 3, faults);
+}
+
+#[test]
+fn healthy_worlds_of_remote_engines_answer_everything_too() {
+    let first = REMOTE.start;
+    let tally = batch(first..first + runs(40).min(400), 0);
+    assert!(tally.failed.is_empty(), "{:?}", tally.failed);
+}
+
+#[test]
+fn one_fault_with_remote_engines() {
+    let first = REMOTE.start;
+    batch(first..first + (runs(600) / 2).min(10_000), 1);
+}
+
+#[test]
+fn three_faults_with_remote_engines() {
+    let first = REMOTE.start;
+    batch(first..first + (runs(600) / 4).min(10_000), 3);
 }
 
 #[test]

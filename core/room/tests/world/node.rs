@@ -6,6 +6,7 @@ use innkeeper_room::ledger::{Gauges, decode, prefill, router};
 use innkeeper_room::{BlockHash, Counters, Epoch, Incarnation, Moment, Role, RoomId, RoomSpec};
 
 use crate::data::DataMsg;
+use crate::remote::{Remote, RemoteIn, Ticket};
 
 /// What reaches a node. Everything waits while the process is stopped; what goes to the ledger waits while that hangs.
 #[derive(Clone, Debug, Hash)]
@@ -38,6 +39,8 @@ pub(crate) enum In {
     LetGo { session: u64 },
     /// The lease keeper renews this node's key.
     Keeper,
+    /// At an engine of its own process, in this life of it.
+    Remote(u32, RemoteIn),
 }
 
 impl In {
@@ -45,7 +48,12 @@ impl In {
     pub(crate) const fn is_for_ledger(&self) -> bool {
         !matches!(
             self,
-            Self::EngineStep(_) | Self::Dial { .. } | Self::Data { .. } | Self::LetGo { .. } | Self::Keeper
+            Self::EngineStep(_)
+                | Self::Dial { .. }
+                | Self::Data { .. }
+                | Self::LetGo { .. }
+                | Self::Keeper
+                | Self::Remote(..)
         )
     }
 }
@@ -201,6 +209,8 @@ pub(crate) struct Engine {
     pub(crate) fail_next: bool,
     /// The next manifest is wrong.
     pub(crate) corrupt_next: bool,
+    /// If it is a process of its own.
+    pub(crate) remote: Remote,
 }
 
 /// What a worker's executor keeps of a room.
@@ -220,6 +230,12 @@ pub(crate) struct WRoom {
     pub(crate) fenced: Epoch,
     /// P: connections that are to be made after a pause.
     pub(crate) dialing: BTreeSet<Epoch>,
+    /// What D's engine reads by; and whether it was given back.
+    pub(crate) ticket: Option<Ticket>,
+    pub(crate) ticket_gone: bool,
+    /// D: when it first said Ready. P: when its engine had certainly not finished.
+    pub(crate) ready_at: Option<u64>,
+    pub(crate) unfinished_at: Option<u64>,
     /// D: the slabs that were written and verified.
     pub(crate) covered: Vec<bool>,
     pub(crate) ended: bool,

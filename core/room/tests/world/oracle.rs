@@ -139,7 +139,9 @@ impl World {
                 }
                 Blame::Link { prefill, decode } => {
                     let (p, d) = (index_of(prefill), index_of(decode));
-                    self.touched_links.contains(&(p, d))
+                    // Engines that read from each other see the same of a link that fails and of a peer that does.
+                    let of_engines = self.shape.remote && [p, d].iter().any(|w| self.touched_nodes.contains(w));
+                    self.touched_links.contains(&(p, d)) || of_engines
                 }
             };
             if !touched {
@@ -172,7 +174,7 @@ impl World {
     /// in ms, until every request was answered, and until nothing lived anywhere.
     pub(crate) fn check_closure(&mut self) -> (u64, u64) {
         let (ttl, silent) = (self.settings.progress_ttl.0, self.now);
-        let answered = self.run_while(|world| world.clients.values().any(Client::is_open));
+        let answered = self.run_while(|world| world.clients.values().any(|client| client.is_open() && !client.cut_off));
         if answered > silent + ttl + 2000 {
             self.wrong("I2: in silence a request is not answered within TTL + 2 s".into());
         }
@@ -304,4 +306,5 @@ fn is_clean(gauges: &Gauges, total: u32) -> bool {
         && gauges.quarantined_rooms == 0
         && gauges.requests == 0
         && gauges.stuck == 0
+        && gauges.pinned.is_none()
 }

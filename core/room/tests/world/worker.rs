@@ -112,6 +112,10 @@ impl World {
                 Some(id) => self.data_word(id, false, None),
                 None => self.kill_p(p, room, epoch),
             },
+            prefill::Effect::KillSession {
+                room,
+                epoch: Epoch::TICKET,
+            } => self.give_back(p, room),
             prefill::Effect::KillSession { room, epoch } => self.kill_p(p, room, epoch),
             prefill::Effect::ClosePages { room, keep } => self.close_pages(p, room, &keep),
             prefill::Effect::Evict { blocks } => self.uncache(p, &blocks),
@@ -126,6 +130,8 @@ impl World {
         match effect {
             decode::Effect::Tell { room, message } => self.tell_router(d, room, message),
             decode::Effect::Begin { .. } => {}
+            // The engine takes them when it reads: until then they are only reserved.
+            decode::Effect::OpenPages { .. } if self.shape.remote => {}
             decode::Effect::OpenPages { room, tokens } => {
                 let pages = tokens.div_ceil(PAGE_TOKENS).max(1);
                 if !self.nodes[d].pool.open(room, pages, &[]) {
@@ -158,8 +164,7 @@ impl World {
                 }
             }
             decode::Effect::Decode { room } => self.decode(d, room),
-            // These engines hand over slabs, and no ticket is ever made.
-            decode::Effect::Pull { .. } => {}
+            decode::Effect::Pull { room } => self.pull(d, room),
             decode::Effect::CancelEngine { room } => self.cancel(d, room),
             decode::Effect::ClosePages { room } => self.close_pages(d, room, &[]),
             decode::Effect::End { room } => self.end_room_at(d, room),
@@ -193,6 +198,10 @@ impl World {
             token: secret,
             sealed: 0,
             manifest: None,
+            ticket: None,
+            ticket_gone: false,
+            ready_at: None,
+            unfinished_at: None,
             counters: Counters::default(),
             sessions: BTreeMap::new(),
             fenced: Epoch(0),
@@ -272,6 +281,15 @@ impl World {
                 self.nodes[w].name()
             ));
         }
+        if self.shape.remote {
+            if self.nodes[w].pool.of.contains_key(&room) {
+                self.wrong(format!(
+                    "I6: {}'s engine holds the pages of {room} that are given back",
+                    self.nodes[w].name()
+                ));
+            }
+            return;
+        }
         if let Err(what) = self.nodes[w].pool.close(room, keep) {
             self.wrong(format!("{what}, at {}", self.nodes[w].name()));
         }
@@ -288,7 +306,10 @@ impl World {
     /// Every report period: the engine, the rooms' counters, the Load.
     pub(crate) fn worker_period(&mut self, w: usize) {
         let engine = &self.nodes[w].engine;
-        let (progress, in_hand) = (engine.progress, engine.in_hand.map(|since| Millis(self.now - since)));
+        let progress = engine.progress;
+        // A canary that is not answered.
+        let silent = (engine.wedged && engine.remote.owes()).then_some(engine.remote.wedged_at);
+        let in_hand = engine.in_hand.or(silent).map(|since| Millis(self.now - since));
         let view = EngineView {
             progress,
             in_hand,

@@ -10,6 +10,7 @@ use crate::control::{Ctl, CtlMsg, RouterSide};
 use crate::data::{DataMsg, Session};
 use crate::faults::Fault;
 use crate::node::{Brain, Engine, In, Node, Pool, incarnation};
+use crate::remote::Remote;
 use crate::rng::Rng;
 use crate::store::{Store, StoreAct};
 
@@ -123,6 +124,8 @@ pub(crate) struct Shape {
     pub(crate) prefill_pages: u32,
     pub(crate) permits: u32,
     pub(crate) requests: u32,
+    /// Engines are processes of their own.
+    pub(crate) remote: bool,
 }
 
 impl Shape {
@@ -325,7 +328,11 @@ impl World {
             total_pages: self.shape.pages_of(index),
             page_tokens: PAGE_TOKENS,
             context: 1000,
-            engine: EngineKind::Own,
+            engine: if self.shape.remote {
+                EngineKind::Remote
+            } else {
+                EngineKind::Own
+            },
         };
         let brain = match role {
             Role::Router => {
@@ -354,7 +361,13 @@ impl World {
             alarm: None,
             serving: true,
             draining: false,
-            engine: Engine::default(),
+            engine: Engine {
+                remote: Remote {
+                    life: life * 1000,
+                    ..Remote::default()
+                },
+                ..Engine::default()
+            },
             pool: Pool::new(self.shape.pages_of(index)),
             rooms: BTreeMap::new(),
             streams: BTreeMap::new(),
@@ -556,6 +569,7 @@ impl World {
             In::Data { session, msg } => self.data_in(node, session, msg),
             In::LetGo { session } => self.let_go(node, session),
             In::Keeper => self.keeper(node),
+            In::Remote(life, what) => self.of_remote(node, life, &what),
         }
     }
 

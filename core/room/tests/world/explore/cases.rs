@@ -34,6 +34,7 @@ const fn shape(prefills: usize, decodes: usize, pages: u32, requests: u32) -> Sh
         prefill_pages: pages,
         permits: 8,
         requests,
+        remote: false,
     }
 }
 
@@ -112,6 +113,40 @@ impl Case {
                 },
                 cached: true,
                 requests: &[(12, 1, 1300), (9, 1, 1300), (9, 2, 1310), (12, 2, 1310)],
+                ..BASE
+            },
+        ]
+    }
+
+    /// Engines that are processes of their own and read KV from each other.
+    pub(crate) fn remote() -> Vec<Self> {
+        let remote = |prefills, decodes, pages, requests| Shape {
+            remote: true,
+            ..shape(prefills, decodes, pages, requests)
+        };
+        vec![
+            Self {
+                name: "remote engines, one pair",
+                shape: remote(1, 1, 6, 1),
+                ..BASE
+            },
+            Self {
+                name: "remote engines, a chunk, a step or a read takes a quarter of the TTL",
+                shape: remote(1, 1, 6, 1),
+                exact: SLOW,
+                requests: &[(4, 8, 1300)],
+                ..BASE
+            },
+            // P's engine gives the first one's pages to the second.
+            Self {
+                name: "remote engines, a second prompt comes when the lease of the first is over",
+                shape: remote(1, 1, 6, 2),
+                requests: &[(5, 2, 1300), (4, 4, 2900)],
+                ..BASE
+            },
+            Self {
+                name: "remote engines, two pairs",
+                shape: remote(2, 2, 6, 1),
                 ..BASE
             },
         ]

@@ -68,8 +68,13 @@ impl World {
         for (at_r, at_w) in [(true, true), (true, false), (false, true)] {
             blows.push((Fault::CutControl { w, at_r, at_w }, 0));
         }
-        if w <= self.shape.prefills {
-            blows.push((Fault::Corrupt(w), long));
+        if self.shape.remote {
+            blows.push((Fault::EngineRestarts(w), 0));
+        }
+        match (self.shape.remote, w <= self.shape.prefills) {
+            (false, true) => blows.push((Fault::Corrupt(w), long)),
+            (true, false) => blows.push((Fault::LateRead(w), long)),
+            _ => {}
         }
     }
 
@@ -88,6 +93,9 @@ impl World {
         for (key, client) in self.clients.iter().filter(|(_, client)| client.gave_up.is_none()) {
             let key: RequestKey = *key;
             blows.push((Fault::Abort(key), 0));
+            if self.shape.remote {
+                blows.push((Fault::EarlyAbort(key), self.settings.progress_ttl.0 / 2));
+            }
             if client.arrived && client.answer.is_none() {
                 blows.extend([(Fault::Gone(key), 0), (Fault::Stalls(key), 0)]);
             }

@@ -87,7 +87,7 @@ fn of_input(node: usize, what: &In) -> Channel {
         In::D(event) => of_decode(node, event),
         In::Open { spec, .. } => Channel::Stream(node, true, Some(spec.room)),
         In::Evidence { .. } => Channel::Stream(node, true, None),
-        In::EngineStep(_) => Channel::Engine(node),
+        In::EngineStep(_) | In::Remote(..) => Channel::Engine(node),
         In::Dial { room, .. } => Channel::Own(node, Some(*room)),
         In::Data { session, .. } => Channel::Data(*session, node != 1),
         In::LetGo { session } => Channel::LetGo(*session),

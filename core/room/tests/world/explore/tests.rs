@@ -79,7 +79,11 @@ fn limit() -> usize {
 #[test]
 fn one_case() {
     let Some(case) = number("EXPLORE_CASE") else { return };
-    let case = Case::all().remove(usize::from(small(Some(case), 0)));
+    let cases: Vec<Case> = Case::all().into_iter().chain(Case::remote()).collect();
+    let case = cases.into_iter().nth(usize::from(small(Some(case), 0)));
+    let Some(case) = case else {
+        panic!("there is no such case")
+    };
     let budget = Budget {
         faults: small(number("EXPLORE_FAULTS"), 1),
         lags: small(number("EXPLORE_LAGS"), 0),
@@ -92,6 +96,14 @@ fn one_case() {
 fn one_fault_at_every_state() {
     for faults in 0..=1 {
         explore_all(Case::all(), Budget { faults, lags: 0 });
+    }
+}
+
+/// The same where engines are processes of their own.
+#[test]
+fn one_fault_at_every_state_with_remote_engines() {
+    for faults in 0..=1 {
+        explore_all(Case::remote(), Budget { faults, lags: 0 });
     }
 }
 
