@@ -32,15 +32,18 @@
 {{- $wrong = append $wrong "model.file is set, and no volume holds it: set model.volume.existingClaim or model.volume.source" -}}
 {{- end -}}
 {{- end -}}
+{{- $wrong = concat $wrong (include "innkeeper.checkEngine" . | fromJsonArray) -}}
 {{- if and $v.model.volume.existingClaim $v.model.volume.source -}}
 {{- $wrong = append $wrong "model.volume.existingClaim and model.volume.source are both set: one volume holds the model" -}}
 {{- end -}}
 
 {{- range $role := list "router" "prefill" "decode" -}}
 {{- $w := index $v $role -}}
-{{- $least := int (include "innkeeper.leastGrace" $w) -}}
-{{- if lt (int (include "innkeeper.grace" $w)) $least -}}
-{{- $wrong = append $wrong (printf "%s.terminationGracePeriodSeconds = %d is too short, Kubernetes would kill the pod in its drain: it must be at least preStopSeconds + drainTimeoutSeconds + 10 = %d + %d + 10 = %d" $role (int $w.terminationGracePeriodSeconds) (int $w.preStopSeconds) (int $w.drainTimeoutSeconds) $least) -}}
+{{- $part := dict "root" $ "role" $role "workload" $w -}}
+{{- $least := int (include "innkeeper.leastGrace" $part) -}}
+{{- $after := int (include "innkeeper.afterDrain" $part) -}}
+{{- if lt (int (include "innkeeper.grace" $part)) $least -}}
+{{- $wrong = append $wrong (printf "%s.terminationGracePeriodSeconds = %d is too short, Kubernetes would kill the pod in its drain: it must be at least preStopSeconds + drainTimeoutSeconds + %d = %d + %d + %d = %d" $role (int $w.terminationGracePeriodSeconds) $after (int $w.preStopSeconds) (int $w.drainTimeoutSeconds) $after $least) -}}
 {{- end -}}
 {{- end -}}
 
@@ -95,4 +98,71 @@
 {{- if $wrong -}}
 {{- fail (printf "\n\nThese values cannot work:\n  - %s\n" (join "\n  - " $wrong)) -}}
 {{- end -}}
+{{- end -}}
+
+{{- /* Of engines next door: what is wrong, as a list in JSON. */ -}}
+{{- define "innkeeper.checkEngine" -}}
+{{- $wrong := list -}}
+{{- $v := .Values -}}
+{{- $kind := $v.engine.kind -}}
+{{- if not (include "innkeeper.nextDoor" (dict "root" .)) -}}
+{{- range $name := list "folder" "servedName" -}}
+{{- if index $v.model $name -}}
+{{- $wrong = append $wrong (printf "model.%s is set, and engine.kind is %s: it is for engine.kind=vllm" $name $kind) -}}
+{{- end -}}
+{{- end -}}
+{{- else -}}
+{{- if or $v.model.file $v.model.huggingFace -}}
+{{- $wrong = append $wrong (printf "model.file and model.huggingFace are for engine.kind=embedded: with %s set model.folder, the folder in model.volume with the model's config.json and tokenizer.json" $kind) -}}
+{{- end -}}
+{{- if not $v.model.folder -}}
+{{- $wrong = append $wrong (printf "engine.kind is %s, and model.folder is empty: name the folder in model.volume with the model's config.json and tokenizer.json" $kind) -}}
+{{- end -}}
+{{- if not (or $v.model.volume.existingClaim $v.model.volume.source) -}}
+{{- $wrong = append $wrong (printf "engine.kind is %s, and no volume holds its model: set model.volume.existingClaim or model.volume.source" $kind) -}}
+{{- end -}}
+{{- if hasKey $v.engine.kvConnectorExtraConfig "kv_lease_duration" -}}
+{{- $wrong = append $wrong "engine.kvConnectorExtraConfig has kv_lease_duration: set engine.kvLeaseSeconds, which workers are told too" -}}
+{{- end -}}
+{{- $ports := $v.engine.kvPorts -}}
+{{- if gt (int $ports.first) (int $ports.last) -}}
+{{- $wrong = append $wrong (printf "engine.kvPorts.first = %d is more than last = %d" (int $ports.first) (int $ports.last)) -}}
+{{- end -}}
+{{- $decided := include (printf "innkeeper.engine.%s.decided" $kind) . | fromYaml -}}
+{{- range $role := list "prefill" "decode" -}}
+{{- $e := (index $v $role).engine -}}
+{{- if not (or $e.image.tag $e.image.digest) -}}
+{{- $wrong = append $wrong (printf "%s.engine.image has neither tag nor digest: both roles need engines of one release, so name it" $role) -}}
+{{- end -}}
+{{- range $arg := $e.args -}}
+{{- $name := regexReplaceAll "^-+([^=. ]*).*$" $arg "${1}" | replace "_" "-" -}}
+{{- if and (hasPrefix "-" $arg) (has $name $decided.args) -}}
+{{- $wrong = append $wrong (printf "%s.engine.args has %s: the chart decides it, or workers could not do with it; leave it out" $role (regexReplaceAll "[=. ].*$" $arg "")) -}}
+{{- end -}}
+{{- end -}}
+{{- range $one := $e.env -}}
+{{- if has $one.name $decided.env -}}
+{{- $wrong = append $wrong (printf "%s.engine.env has %s: the chart decides it, or workers could not do with it; leave it out" $role $one.name) -}}
+{{- end -}}
+{{- end -}}
+{{- $taken := dict "the worker's 8080" 8080 "the worker's 7100" 7100 "the worker's 7200" 7200 -}}
+{{- $listening := merge (dict "engine.kvPorts.sideChannel" (int $ports.sideChannel)) $taken -}}
+{{- range $who, $port := $listening -}}
+{{- if eq (int $e.port) (int $port) -}}
+{{- $wrong = append $wrong (printf "%s.engine.port = %d is taken: it is %s" $role (int $e.port) $who) -}}
+{{- end -}}
+{{- end -}}
+{{- range $who, $port := merge (dict (printf "%s.engine.port" $role) (int $e.port)) $listening -}}
+{{- if and (ge (int $port) (int $ports.first)) (le (int $port) (int $ports.last)) -}}
+{{- $wrong = append $wrong (printf "engine.kvPorts %d to %d hold %s = %d: no port may be listened at twice" (int $ports.first) (int $ports.last) $who (int $port)) -}}
+{{- end -}}
+{{- end -}}
+{{- range $who, $port := $taken -}}
+{{- if eq (int $ports.sideChannel) (int $port) -}}
+{{- $wrong = append $wrong (printf "engine.kvPorts.sideChannel = %d is taken: it is %s" (int $port) $who) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- $wrong | uniq | toJson -}}
 {{- end -}}

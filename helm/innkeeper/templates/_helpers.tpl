@@ -42,12 +42,17 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace 
 {{- include "innkeeper.reference" (dict "image" .Values.image "tag" .Chart.AppVersion) -}}
 {{- end -}}
 
-{{- /* What may form pairs: the same image, engine and model. */ -}}
+{{- /* What may form pairs: the same image, engine and model; of engines next door image, command, arguments and variables of both roles. */ -}}
 {{- define "innkeeper.revision" -}}
 {{- if .Values.revision -}}
 {{- .Values.revision -}}
 {{- else -}}
 {{- $what := printf "%s %s %s %s" (include "innkeeper.image" .) .Values.engine.kind .Values.model.file .Values.model.huggingFace -}}
+{{- if include "innkeeper.nextDoor" (dict "root" .) -}}
+{{- range $role := list "prefill" "decode" -}}
+{{- $what = printf "%s %s" $what (include "innkeeper.engineIs" (dict "root" $ "role" $role "workload" (index $.Values $role))) -}}
+{{- end -}}
+{{- end -}}
 {{- printf "%s-%s" (.Values.image.tag | default .Chart.AppVersion | trunc 40) ($what | sha256sum | trunc 8) -}}
 {{- end -}}
 {{- end -}}
@@ -73,15 +78,20 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace 
 {{- if contains ":" .host -}}[{{ .host }}]:{{ .port }}{{- else -}}{{ .host }}:{{ .port }}{{- end -}}
 {{- end -}}
 
-{{- /* preStop + drain + what a process needs after its drain: blame, streams, last spans. */ -}}
+{{- /* What a process needs after its drain: blame, streams, last spans; and an engine next door to end, after its worker. */ -}}
+{{- define "innkeeper.afterDrain" -}}
+{{- ternary 20 10 (not (empty (include "innkeeper.nextDoor" .))) -}}
+{{- end -}}
+
+{{- /* preStop + drain + what comes after it. Takes (dict "root" $ "role" "router" "workload" …). */ -}}
 {{- define "innkeeper.leastGrace" -}}
-{{- add (int .preStopSeconds) (int .drainTimeoutSeconds) 10 -}}
+{{- add (int .workload.preStopSeconds) (int .workload.drainTimeoutSeconds) (int (include "innkeeper.afterDrain" .)) -}}
 {{- end -}}
 
 {{- define "innkeeper.grace" -}}
-{{- if kindIs "invalid" .terminationGracePeriodSeconds -}}
+{{- if kindIs "invalid" .workload.terminationGracePeriodSeconds -}}
 {{- include "innkeeper.leastGrace" . -}}
 {{- else -}}
-{{- int .terminationGracePeriodSeconds -}}
+{{- int .workload.terminationGracePeriodSeconds -}}
 {{- end -}}
 {{- end -}}

@@ -9,6 +9,16 @@ settings of `settings`: the schema refuses them there. */ -}}
 {{- if eq $v.engine.kind "embedded" -}}
 {{- $_ := set $all "model" (ternary (printf "/models/%s" $v.model.file) $v.model.huggingFace (not (empty $v.model.file))) -}}
 {{- end -}}
+{{- if include "innkeeper.nextDoor" (dict "root" .root) -}}
+{{- $_ := set $all "served-model-name" (include "innkeeper.servedName" .root) -}}
+{{- if eq .role "router" -}}
+{{- $_ := set $all "model" (printf "/models/%s" $v.model.folder) -}}
+{{- else -}}
+{{- $_ := set $all "engine-url" (list (printf "http://127.0.0.1:%d" (int $w.engine.port))) -}}
+{{- $_ := set $all "engine-restart" $v.engine.restart -}}
+{{- $_ := set $all "engine-kv-lease" (int $v.engine.kvLeaseSeconds) -}}
+{{- end -}}
+{{- end -}}
 {{- $_ := set $all "log" $v.telemetry.log -}}
 {{- $_ := set $all "log-format" $v.telemetry.logFormat -}}
 {{- if $v.telemetry.otlp.endpoint -}}
@@ -126,6 +136,18 @@ livenessProbe:
 {{- end }}
 {{- end -}}
 
+{{- define "innkeeper.modelMount" -}}
+{{- $volume := .Values.model.volume -}}
+{{- if or $volume.existingClaim $volume.source -}}
+- name: models
+  mountPath: /models
+  readOnly: true
+  {{- with $volume.subPath }}
+  subPath: {{ . | quote }}
+  {{- end }}
+{{- end -}}
+{{- end -}}
+
 {{- define "innkeeper.mounts" -}}
 {{- $v := .root.Values -}}
 - {name: config, mountPath: /etc/innkeeper/config, readOnly: true}
@@ -144,15 +166,10 @@ livenessProbe:
 {{- if (.workload.tls | default dict).existingSecret }}
 - {name: tls, mountPath: /etc/innkeeper/tls, readOnly: true}
 {{- end }}
-{{- if or $v.model.volume.existingClaim $v.model.volume.source }}
-- name: models
-  mountPath: /models
-  readOnly: true
-  {{- with $v.model.volume.subPath }}
-  subPath: {{ . | quote }}
-  {{- end }}
+{{- with include "innkeeper.modelMount" .root }}
+{{ . }}
 {{- end }}
-{{- if (.workload.sharedMemory | default dict).enabled }}
+{{- if and (.workload.sharedMemory | default dict).enabled (not (include "innkeeper.nextDoor" .)) }}
 - {name: shm, mountPath: /dev/shm}
 {{- end }}
 {{- with .workload.extraVolumeMounts }}
@@ -200,11 +217,11 @@ livenessProbe:
   {{- toYaml .source | nindent 2 }}
 {{- end }}
 {{- end }}
-{{- with .workload.sharedMemory }}
-{{- if .enabled }}
+{{- if include "innkeeper.nextDoor" . }}
+{{ include "innkeeper.engineVolumes" . }}
+{{- else if (.workload.sharedMemory | default dict).enabled }}
 - name: shm
-  emptyDir: {medium: Memory, sizeLimit: {{ .sizeLimit }}}
-{{- end }}
+  emptyDir: {medium: Memory, sizeLimit: {{ .workload.sharedMemory.sizeLimit }}}
 {{- end }}
 {{- with .workload.extraVolumes }}
 {{ toYaml . }}
@@ -283,7 +300,7 @@ spec:
   serviceAccountName: {{ include "innkeeper.serviceAccount" .root }}
   automountServiceAccountToken: false
   enableServiceLinks: false
-  terminationGracePeriodSeconds: {{ include "innkeeper.grace" $w }}
+  terminationGracePeriodSeconds: {{ include "innkeeper.grace" . }}
   securityContext:
     {{- toYaml $v.podSecurityContext | nindent 4 }}
   {{- with $v.image.pullSecrets }}
@@ -291,6 +308,10 @@ spec:
     {{- toYaml . | nindent 4 }}
   {{- end }}
   {{- include "innkeeper.placement" . | trim | nindent 2 }}
+  {{- if include "innkeeper.nextDoor" . }}
+  initContainers:
+    {{- include "innkeeper.engine" . | nindent 4 }}
+  {{- end }}
   containers:
     - name: {{ .role }}
       image: {{ include "innkeeper.image" .root }}
@@ -310,7 +331,8 @@ spec:
         preStop: {sleep: {seconds: {{ $w.preStopSeconds }}}}
       {{- end }}
       resources:
-        {{- include "innkeeper.resources" $w | nindent 8 }}
+        {{- /* GPUs are the engine's, wherever it is. */ -}}
+        {{- include "innkeeper.resources" (ternary (omit $w "gpu") $w (not (empty (include "innkeeper.nextDoor" .)))) | nindent 8 }}
       securityContext:
         {{- toYaml $v.securityContext | nindent 8 }}
       volumeMounts:
