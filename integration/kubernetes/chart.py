@@ -88,8 +88,15 @@ class Rendered(dict):
         (container,) = self.pod(role)["spec"]["containers"]
         return container
 
-    def env(self, role):
-        return {one["name"]: one.get("value", one.get("valueFrom")) for one in self.container(role)["env"]}
+    def engine(self, role):
+        """The container of the engine beside a worker: one that starts before it and ends after it."""
+        (container,) = self.pod(role)["spec"]["initContainers"]
+        return container
+
+    def env(self, role, container=None):
+        env = (container or self.container(role))["env"]
+        assert len({one["name"] for one in env}) == len(env), f"a variable is there twice: {env}"
+        return {one["name"]: one.get("value", one.get("valueFrom")) for one in env}
 
     def toml(self, role):
         return self.named("ConfigMap", role)["data"]["innkeeper.toml"]

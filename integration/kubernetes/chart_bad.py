@@ -38,7 +38,7 @@ BAD = {
     "a gRPC route without a gateway": (with_({"gateway": {"grpcRoute": {"enabled": True}}}), "gateway.grpcRoute.parentRefs is empty"),
     "a pool without a picker": (with_({"gateway": {"inferencePool": {"enabled": True}}}), "names no endpoint picker"),
     "an ingress without a host": (with_({"ingress": {"enabled": True}}), "name a host"),
-    "an unknown engine": (with_({"engine": {"kind": "vllm"}}), "/engine/kind"),
+    "an unknown engine": (with_({"engine": {"kind": "llama.cpp"}}), "/engine/kind"),
     "a digest that is none": (with_({"image": {"digest": "sha256:abc"}}), "/image/digest"),
     "a revision that is no label": (with_({"revision": "a b"}), "/revision"),
     "a collector that is no URL": (with_({"telemetry": {"otlp": {"endpoint": "otel:4317"}}}), "/telemetry/otlp/endpoint"),

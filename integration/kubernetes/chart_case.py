@@ -13,7 +13,7 @@ from chart import CHART, ROLES, TRY, Rendered
 
 # The `innkeeper` that reads what the chart writes.
 PROGRAM = os.environ["INNKEEPER_PROGRAM"]
-EXAMPLES = ("try-mock.yaml", "try-model.yaml", "production.yaml")
+EXAMPLES = ("try-mock.yaml", "try-model.yaml", "production.yaml", "vllm-gpu.yaml")
 
 
 def meta():
@@ -52,8 +52,9 @@ class Case(unittest.TestCase):
             self.assertEqual(selector["app.kubernetes.io/component"], role)
             self.assertLessEqual(selector.items(), rendered.pod(role)["metadata"]["labels"].items())
             spec = rendered.pod(role)["spec"]
-            mounted = {mount["name"] for mount in rendered.container(role)["volumeMounts"]}
-            self.assertLessEqual(mounted, {volume["name"] for volume in spec["volumes"]}, role)
+            for container in (*spec["containers"], *spec.get("initContainers", [])):
+                mounted = {mount["name"] for mount in container["volumeMounts"]}
+                self.assertLessEqual(mounted, {volume["name"] for volume in spec["volumes"]}, role)
         # A policy or budget that selects no pod protects nothing.
         pods = [pod["metadata"]["labels"] for pod in rendered.pods().values()]
         for kind, path in (("NetworkPolicy", ("spec", "podSelector")), ("PodDisruptionBudget", ("spec", "selector"))):
@@ -72,7 +73,7 @@ class Case(unittest.TestCase):
             self.assertIs(spec["enableServiceLinks"], False, name)
             self.assertIs(spec["securityContext"]["runAsNonRoot"], True, name)
             self.assertEqual(spec["securityContext"]["seccompProfile"], {"type": "RuntimeDefault"}, name)
-            for container in spec["containers"]:
+            for container in (*spec["containers"], *spec.get("initContainers", [])):
                 security = container["securityContext"]
                 self.assertIs(security["allowPrivilegeEscalation"], False, name)
                 self.assertIs(security["readOnlyRootFilesystem"], True, name)

@@ -12,11 +12,12 @@ os.environ["INNKEEPER_PROGRAM"] = sys.argv.pop(1)
 
 from chart_around import Around
 from chart_bad import Bad
+from chart_engine import Engine
 from chart_image import Image
 from chart_pods import Pods
 from chart_whole import Whole
 
-__all__ = ["Around", "Bad", "Image", "Pods", "Whole"]
+__all__ = ["Around", "Bad", "Engine", "Image", "Pods", "Whole"]
 
 if __name__ == "__main__":
     unittest.main()

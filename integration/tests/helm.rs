@@ -31,6 +31,11 @@ async fn good_values_become_the_objects_around_them_that_they_should() {
 }
 
 #[tokio::test]
+async fn an_engine_beside_each_worker_is_told_what_its_worker_is_told() {
+    chart("Engine").await;
+}
+
+#[tokio::test]
 async fn bad_values_are_refused_with_what_would_be_right() {
     chart("Bad").await;
 }
