@@ -21,7 +21,7 @@ SHELL := /bin/bash
 
 .DEFAULT_GOAL := help
 .PHONY: help serve test verify fuzz build lint bench bench-faults bench-front bench-overload bench-policies bench-tracing trace-demo \
-        image cluster cluster-down e2e clean \
+        image cluster cluster-down e2e engines clean \
         setup-serve setup-test setup-image setup-cluster
 # The steps of a goal are in order, whatever -j says.
 .NOTPARALLEL:
@@ -43,6 +43,7 @@ help:
 	@echo 'make image   write the image as an OCI archive, target/image/innkeeper-VERSION.tar'
 	@echo 'make cluster  start a Kubernetes of two nodes on this machine (as root), and install the chart in it; make cluster-down ends it'
 	@echo 'make e2e     the chart in such a Kubernetes: installed, upgraded, broken under load, behind gateways'
+	@echo 'make engines  the scenarios in front of a real pair of engines on this machine, without a GPU (ENGINE=sglang: not vLLM)'
 	@echo 'make clean   remove what was built and the Python of the tests; models that were fetched stay'
 
 serve: setup-serve
@@ -144,6 +145,14 @@ cluster-down:
 # Under a quarter of an hour once all is built; what has to be built takes most of an hour on two cores.
 e2e: setup-cluster setup-image
 	@PROGRAMS=$(PROGRAMS) integration/kubernetes/whole.sh
+
+# What is installed stays in the cache directory; a quarter of an hour on two cores once it is there.
+ENGINE ?= vllm
+engines: setup-test
+	cargo build $(CARGO_FLAGS) --workspace --bins
+	cargo test $(CARGO_FLAGS) --workspace $(TESTED) --test engine_pair --no-run
+	integration/engines/run.sh $(ENGINE) \
+	    cargo test $(CARGO_FLAGS) --workspace $(TESTED) --test engine_pair -- --nocapture --test-threads=1
 
 clean:
 	cargo clean
