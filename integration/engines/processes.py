@@ -71,11 +71,10 @@ def end(session: int, folder: Path, left: set[str]) -> None:
     They have nothing to save, and those that are stopped hear nothing else. `left`: what they are known to have had there.
     """
     until = time.monotonic() + 30
-    left = set(left)
+    left = left | segments(of(session, folder))
     while pids := of(session, folder):
         if time.monotonic() > until:
             raise SystemExit(f"engines: error: processes {pids} do not end, even when killed")
-        left |= segments(pids)
         for pid in pids:
             try:
                 os.kill(pid, signal.SIGKILL)
