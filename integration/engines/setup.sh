@@ -35,7 +35,8 @@ python() {
     done
     fail "there is no Python 3.11 or 3.12 with venv here; install python3.11 and python3.11-venv, or name one by PYTHON="
 }
-pip() { "$1/bin/python" -m pip --quiet --disable-pip-version-check "${@:2}"; }
+# It unpacks gigabytes, for which /tmp may be too small.
+pip() { TMPDIR=$1/tmp "$1/bin/python" -m pip --quiet --disable-pip-version-check "${@:2}"; }
 site_of() { "$1/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))'; }
 
 # once NAME PINS COMMAND: into a folder that counts only once it is whole
@@ -48,7 +49,9 @@ once() {
     local program
     program=$(python)
     "$program" -m venv "$venv"
+    mkdir "$venv/tmp"
     "install_$name" "$venv"
+    rm -rf "$venv/tmp"
     printf '%s\n' "$pins" >"$venv/whole"
 }
 
@@ -78,9 +81,10 @@ install_sglang() {
 
 # What Mooncake's library is linked with.
 libraries() {
-    local missing=() name
+    local missing=() name known
+    known=$(/sbin/ldconfig -p)
     for name in libibverbs.so.1:libibverbs1 librdmacm.so.1:librdmacm1 libnuma.so.1:libnuma1; do
-        /sbin/ldconfig -p | grep -qF "${name%%:*}" || missing+=("${name##*:}")
+        [[ $known == *"${name%%:*}"* ]] || missing+=("${name##*:}")
     done
     command -v cc >/dev/null || missing+=(gcc libc6-dev)
     command -v nm >/dev/null || missing+=(binutils)
