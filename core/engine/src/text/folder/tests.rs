@@ -223,6 +223,9 @@ fn the_end_is_where_the_folder_says_it_is() {
     );
 }
 
+/// Files, and words of the error.
+type Case<'a> = (&'a [(&'a str, String)], &'a [&'a str]);
+
 #[test]
 fn a_broken_folder_is_refused_with_the_file_and_what_to_do() {
     let good = of_bytes(&[]);
@@ -233,7 +236,7 @@ fn a_broken_folder_is_refused_with_the_file_and_what_to_do() {
     let mut huge = good.clone();
     huge["added_tokens"][0]["id"] = json!(u32::MAX);
     let config = |template: &str| json!({"eos_token": "<|im_end|>", "chat_template": template}).to_string();
-    let cases: &[(&[(&str, String)], &[&str])] = &[
+    let cases: &[Case] = &[
         (
             &[("config.json", "{}".to_owned())],
             &["tokenizer.json", "missing", "save_pretrained"],
