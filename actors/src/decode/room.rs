@@ -171,7 +171,8 @@ impl DecodeRoom {
         let ticket = {
             let mut inner = self.lock();
             // The cancel was answered: nobody waits for a word of this job, and `close_pages` gives the ticket back.
-            if inner.cancelled {
+            // And one that was given back is nobody's to read by: its pages may be another's long before the lease ends.
+            if inner.cancelled || inner.closed {
                 return;
             }
             inner.pulled = true;

@@ -5,6 +5,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
 use innkeeper_leases::{Member, MemberState};
+use innkeeper_room::ledger::EngineKind;
 use innkeeper_room::ledger::router::{Event, MemberInfo, Side};
 use innkeeper_room::{FromWorker, Incarnation, Role, RoomId};
 use tokio::sync::mpsc;
@@ -122,6 +123,11 @@ fn info(member: &Member) -> MemberInfo {
         class: hasher.finish(),
         pages: member.pages,
         page_tokens: member.layout.page_tokens,
+        // An engine that moves its KV itself has no slabs to show.
+        engine: match member.layout.groups {
+            0 => EngineKind::Remote,
+            _ => EngineKind::Own,
+        },
         context: member.context,
         permits: member.permits,
         serving: member.state == MemberState::Serving,

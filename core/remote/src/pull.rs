@@ -1,12 +1,12 @@
 //! How long a read of KV may take. While vLLM reads, nothing moves that could be seen: no timer can be armed on bytes, so
 //! an absolute deadline rules, made from what the pair's first read took.
 
-use innkeeper_room::Millis;
+use innkeeper_room::{Millis, Settings};
 
 /// A read is given up when it is this many times slower than the pair's own.
 const SLOWER: u64 = 10;
-/// Without a measurement: 4 MB/s at 128 KiB per token, the slowest that a room of our own may be.
-const FLOOR_TOKENS: u64 = 30;
+/// Without a measurement.
+const FLOOR_TOKENS: u64 = Settings::READ_FLOOR;
 
 /// What a pair's reads take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]

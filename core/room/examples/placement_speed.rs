@@ -66,6 +66,7 @@ fn ledger(policy: Policy, workers: u64) -> Ledger {
                 class: 1,
                 pages: 1 << 20,
                 page_tokens: PAGE,
+                engine: innkeeper_room::ledger::EngineKind::Own,
                 context: 1 << 20,
                 permits: 1 << 10,
                 serving: true,

@@ -223,6 +223,7 @@ fn members() -> impl Iterator<Item = MemberInfo> {
         class: 1,
         pages: 1 << 20,
         page_tokens: PAGE,
+        engine: innkeeper_room::ledger::EngineKind::Own,
         context: 1 << 20,
         permits: 1 << 10,
         serving: true,

@@ -9,6 +9,7 @@ pub use clocks::{Clock, Clocks};
 pub use hear::{Heard, TokensHeard};
 pub use lease::{Lease, LeaseDue, LeaseState};
 
+use crate::ledger::EngineKind;
 use crate::blame::Context;
 use crate::evidence::{self, Evidence, Owes};
 use crate::ids::{Epoch, Incarnation};
@@ -90,6 +91,8 @@ pub struct RoomVerdict {
 pub struct Room {
     /// What was asked of the workers.
     pub spec: RoomSpec,
+    /// Whose process the engines are.
+    pub engine: EngineKind,
     /// Tokens of the request that had passed the gate before this room.
     pub passed_before: u32,
     /// When it began.
@@ -138,6 +141,7 @@ impl Room {
             prefill: Part::new(spec.prefill),
             decode: Part::new(spec.decode),
             spec,
+            engine: EngineKind::Own,
             passed_before,
             began: now,
             phase: Phase::Queued,

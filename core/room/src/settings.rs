@@ -127,6 +127,10 @@ impl Default for Settings {
 }
 
 impl Settings {
+    /// Tokens per second of a read of KV that nobody has measured: 4 MB/s at 128 KiB per token, the slowest that a transfer of
+    /// slabs may be.
+    pub const READ_FLOOR: u64 = 30;
+
     /// All settings for a progress TTL, everything else at its default.
     #[must_use]
     pub fn from_ttl(ttl: Millis) -> Self {
@@ -208,6 +212,14 @@ impl Settings {
     #[must_use]
     pub fn transfer_budget(&self, bytes_outstanding: u64) -> Millis {
         Millis::at_rate(bytes_outstanding, self.effective_transfer_floor()) + self.two_ttl()
+    }
+
+    /// The longest that a read of a prompt's KV by an engine of others may last for R: what workers that have measured nothing allow,
+    /// and their reports of its end.
+    #[must_use]
+    pub fn read_budget(&self, prompt_tokens: u32) -> Millis {
+        let slowest = Millis::at_rate(u64::from(prompt_tokens), Self::READ_FLOOR) + self.two_ttl();
+        slowest + self.report_period.scale(4, 1)
     }
 
     /// Absolute deadline of decoding, from the commit.

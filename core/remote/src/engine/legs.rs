@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use innkeeper_engine::{EngineError, KeepJob, KeepSink, PullJob, PullSink};
-use innkeeper_room::{Millis, RoomId, Ticket};
+use innkeeper_room::{Millis, Reason, RoomId, Ticket};
 use tokio_util::sync::CancellationToken;
 
 use super::jobs::Over;
@@ -123,11 +123,26 @@ pub(super) async fn pull(
         // Whoever asked it to stop hears that it is over.
         (Some(Ok(())), Over::Cancelled) => sink.stopped(),
         (Some(Ok(())), Over::Itself) => sink.finished(),
-        (Some(Err(error)), Over::Itself) => sink.failed(failed(&error)),
+        (Some(Err((error, reason))), Over::Itself) => sink.failed(EngineError::Remote {
+            reason,
+            why: error.to_string(),
+        }),
     }
 }
 
-async fn speak(shared: &Arc<Shared>, room: RoomId, read: Read, sink: &dyn PullSink) -> Result<(), RemoteError> {
+/// An engine that could not read says so in mid-answer: it is well, and what it was to read from is not. So the room says that the
+/// transfer was lost, and not that this engine failed.
+const fn unread(error: &RemoteError) -> Reason {
+    match error {
+        RemoteError::Said { .. } | RemoteError::Ended { .. } | RemoteError::Status { status: 500, .. } => Reason::TransferLost,
+        _ => error.failure().reason(),
+    }
+}
+
+/// What went wrong with an engine, and what the room says of it.
+type Lost = (RemoteError, Reason);
+
+async fn speak(shared: &Arc<Shared>, room: RoomId, read: Read, sink: &dyn PullSink) -> Result<(), Lost> {
     let Read { job, ticket, ready } = read;
     let mut leg = Leg::new(room, job.attempt, &job.work, job.max_tokens);
     // All of the prompt is read: what this engine has of others is not looked for.
@@ -146,13 +161,19 @@ async fn speak(shared: &Arc<Shared>, room: RoomId, read: Read, sink: &dyn PullSi
                 // Maybe it was not even posted: then P's engine still keeps it.
                 shared.tasks.spawn(release(Arc::clone(shared), room, ticket));
             }
-            return Err(error);
+            let reason = unread(&error);
+            return Err((error, reason));
         }
     };
     shared.measured(tokens, began.elapsed());
     shared.counted.read();
     sink.pulled();
-    tell(shared, room, tokens, landed, sink).await
+    tell(shared, room, tokens, landed, sink)
+        .await
+        .map_err(|error| {
+            let reason = error.failure().reason();
+            (error, reason)
+        })
 }
 
 /// Tokens as they come. How long one may take is the ledger's to judge.

@@ -1,6 +1,7 @@
 //! What a worker's report changes in R's view of a room, and which of R's timers it arms.
 
 use super::Room;
+use crate::ledger::EngineKind;
 use crate::ids::Epoch;
 use crate::ledger::router::Side;
 use crate::message::{Counters, PartState};
@@ -167,7 +168,7 @@ impl Room {
     fn start(&mut self, now: Moment, settings: &Settings) {
         if !self.started {
             self.started = true;
-            self.clocks.chunk = Some(now + settings.router_ttl());
+            self.clocks.chunk = self.shows().then(|| now + settings.router_ttl());
             let budget = settings.prefill_budget(self.spec.prompt_tokens);
             self.clocks.absolute = Some(now + budget + settings.router_slack);
         }
@@ -177,15 +178,26 @@ impl Room {
         if !self.sealed {
             self.sealed = true;
             self.clocks.chunk = None;
-            self.clocks.ack = (!planted::no_transfer_deadline()).then(|| now + settings.router_ttl());
+            let armed = self.shows() && !planted::no_transfer_deadline();
+            self.clocks.ack = armed.then(|| now + settings.router_ttl());
             let outstanding = self.counters.bytes_sealed.saturating_sub(self.counters.bytes_verified);
-            self.clocks.absolute = Some(now + settings.transfer_budget(outstanding) + settings.router_slack);
+            let budget = match self.engine {
+                EngineKind::Own => settings.transfer_budget(outstanding),
+                EngineKind::Remote => settings.read_budget(self.spec.prompt_tokens),
+            };
+            self.clocks.absolute = Some(now + budget + settings.router_slack);
         }
+    }
+
+    /// Whether what the engines do for the room can be seen to move. Those of others show nothing of a prompt, or of a read, before
+    /// its end: their workers watch their steps, and only the phase as a whole is bounded here.
+    fn shows(&self) -> bool {
+        self.engine == EngineKind::Own
     }
 
     /// The chunk and the ack timer are each armed exactly while their debt exists; what moved arms them anew.
     fn arm_debts(&mut self, before: Counters, now: Moment, settings: &Settings) {
-        if !self.started || self.committed {
+        if !self.started || self.committed || !self.shows() {
             return;
         }
         let counters = self.counters;
@@ -201,5 +213,75 @@ impl Room {
             (true, Some(due)) if !verified => Some(due),
             (true, _) => Some(now + settings.router_ttl()),
         };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ids::{Attempt, Incarnation, RequestKey, RoomId};
+    use crate::spec::RoomSpec;
+    use crate::time::Millis;
+
+    const NOW: Moment = Moment(1_000_000);
+
+    fn room(engine: EngineKind, settings: &Settings) -> Room {
+        let spec = RoomSpec {
+            room: RoomId::from_random(1),
+            request: RequestKey(1),
+            attempt: Attempt(1),
+            router: Incarnation::new(1),
+            prefill: Incarnation::new(2),
+            decode: Incarnation::new(3),
+            prompt_tokens: 3000,
+            max_tokens: 10,
+            queue_left: Millis(1000),
+        };
+        Room {
+            engine,
+            ..Room::new(spec, 0, NOW, settings)
+        }
+    }
+
+    fn state(phase: Phase) -> PartState {
+        PartState {
+            phase,
+            epoch: Epoch(1),
+            counters: Counters::default(),
+        }
+    }
+
+    /// Nothing of theirs moves before its end, so only the phase as a whole is bounded; and it always is.
+    #[test]
+    fn engines_of_others_owe_no_progress_that_they_cannot_show() {
+        let settings = Settings::default();
+        for engine in [EngineKind::Own, EngineKind::Remote] {
+            let mut room = room(engine, &settings);
+            let shows = engine == EngineKind::Own;
+            room.hear_started(Epoch(1), NOW, &settings);
+            assert_eq!(room.clocks.chunk.is_some(), shows);
+            let computing = settings.prefill_budget(3000) + settings.router_slack;
+            assert_eq!(room.clocks.absolute, Some(NOW + computing));
+            let later = NOW + Millis(10_000);
+            room.hear_state(Side::Prefill, state(Phase::Transferring), later, &settings);
+            assert_eq!((room.clocks.chunk, room.clocks.ack.is_some()), (None, shows));
+            room.hear_state(Side::Decode, state(Phase::WaitingForInput), later, &settings);
+            assert_eq!(room.clocks.ack.is_some(), shows);
+            let reading = match engine {
+                EngineKind::Own => settings.transfer_budget(0),
+                EngineKind::Remote => settings.read_budget(3000),
+            };
+            assert_eq!(room.clocks.absolute, Some(later + reading + settings.router_slack));
+            room.hear_commit(later, &settings);
+            assert!(room.clocks.token.is_some(), "tokens are seen, whoever makes them");
+        }
+    }
+
+    /// R's is the last to fire: the workers know more.
+    #[test]
+    fn a_read_may_last_longer_for_r_than_for_the_workers() {
+        let settings = Settings::default();
+        let slowest = Millis::at_rate(3000, Settings::READ_FLOOR) + settings.two_ttl();
+        assert!(settings.read_budget(3000) > slowest + settings.report_period.scale(2, 1));
     }
 }

@@ -190,6 +190,7 @@ impl World {
             class: 7,
             pages: self.shape.pages_of(node),
             page_tokens: PAGE_TOKENS,
+            engine: self.shape.engine_kind(),
             context: 1000,
             permits: self.shape.permits,
             serving: true,

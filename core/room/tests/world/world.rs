@@ -129,6 +129,11 @@ pub(crate) struct Shape {
 }
 
 impl Shape {
+    /// Whose process the workers' engines are.
+    pub(crate) const fn engine_kind(&self) -> EngineKind {
+        if self.remote { EngineKind::Remote } else { EngineKind::Own }
+    }
+
     /// Pages of a node's pool.
     pub(crate) const fn pages_of(&self, index: usize) -> u32 {
         if index == 0 {
@@ -328,11 +333,7 @@ impl World {
             total_pages: self.shape.pages_of(index),
             page_tokens: PAGE_TOKENS,
             context: 1000,
-            engine: if self.shape.remote {
-                EngineKind::Remote
-            } else {
-                EngineKind::Own
-            },
+            engine: self.shape.engine_kind(),
         };
         let brain = match role {
             Role::Router => {

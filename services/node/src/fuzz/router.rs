@@ -316,6 +316,7 @@ fn member(incarnation: Incarnation, role: Role) -> MemberInfo {
         class: 1,
         pages: 100,
         page_tokens: 16,
+        engine: innkeeper_room::ledger::EngineKind::Own,
         context: 1000,
         permits: 8,
         serving: true,

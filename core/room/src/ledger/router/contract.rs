@@ -1,6 +1,7 @@
 //! What a router's ledger is told and what it orders. All decisions are in [`super::Ledger::step`].
 
 use super::policy::{Chosen, Policies};
+use crate::ledger::EngineKind;
 use crate::class::Class;
 use crate::evidence::Evidence;
 use crate::ids::{Attempt, Incarnation, RequestKey, Role, RoomId};
@@ -82,6 +83,8 @@ pub struct MemberInfo {
     pub pages: u32,
     /// Tokens in a page.
     pub page_tokens: u32,
+    /// Whose process its engine is: one that is not the worker's shows nothing of a prompt, or of a read, before its end.
+    pub engine: EngineKind,
     /// Longest prompt and answer together.
     pub context: u32,
     /// Places in its table.

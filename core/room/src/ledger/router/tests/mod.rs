@@ -197,6 +197,7 @@ fn member(node: Incarnation, role: Role) -> MemberInfo {
         class: 1,
         pages: 100,
         page_tokens: 16,
+        engine: crate::ledger::EngineKind::Own,
         context: 1000,
         permits: 8,
         serving: true,
