@@ -45,7 +45,10 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("engine", &["room"]),
     ("remote", &["room", "engine"]),
     ("actors", &["room", "leases", "transfer", "engine"]),
-    ("node", &["proto", "room", "leases", "transfer", "engine", "actors"]),
+    (
+        "node",
+        &["proto", "room", "leases", "transfer", "engine", "remote", "actors"],
+    ),
     ("router", WIRED),
     ("prefill-worker", WIRED),
     ("decode-worker", WIRED),

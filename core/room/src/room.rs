@@ -9,10 +9,10 @@ pub use clocks::{Clock, Clocks};
 pub use hear::{Heard, TokensHeard};
 pub use lease::{Lease, LeaseDue, LeaseState};
 
-use crate::ledger::EngineKind;
 use crate::blame::Context;
 use crate::evidence::{self, Evidence, Owes};
 use crate::ids::{Epoch, Incarnation};
+use crate::ledger::EngineKind;
 use crate::ledger::router::Side;
 use crate::message::Counters;
 use crate::phase::Phase;

@@ -50,7 +50,12 @@ async fn answers_are_those_of_the_engine_alone_and_no_prompt_is_computed_again()
     let engines = Engines::start().await;
     let asked: Vec<_> = (1..=engines.many())
         // No other test asks for these: engines remember what they have read.
-        .map(|number| (prompt(100 + number, 40 + number * 59 % engines.longest()), 1 + number % 12))
+        .map(|number| {
+            (
+                prompt(100 + number, 40 + number * 59 % engines.longest()),
+                1 + number % 12,
+            )
+        })
         .collect();
     let mut alone = vec![];
     for (prompt, most) in &asked {

@@ -47,10 +47,20 @@ impl Jobs {
         self.jobs().values().for_each(CancellationToken::cancel);
     }
 
-    /// A leg is over: from now on nobody is told that `stopped` follows.
+    /// A leg has ended. By itself: from now on nobody is told that `stopped` follows. Asked to stop: it stays until
+    /// [`Self::settled`], so that whoever asks again hears the one answer that follows.
     pub(super) fn over(&self, room: RoomId) -> Over {
-        let cancelled = self.jobs().remove(&room).is_none_or(|token| token.is_cancelled());
-        if cancelled { Over::Cancelled } else { Over::Itself }
+        let mut jobs = self.jobs();
+        if jobs.get(&room).is_none_or(CancellationToken::is_cancelled) {
+            return Over::Cancelled;
+        }
+        jobs.remove(&room);
+        Over::Itself
+    }
+
+    /// Of a leg that was asked to stop the engine has everything back.
+    pub(super) fn settled(&self, room: RoomId) {
+        self.jobs().remove(&room);
     }
 
     /// How many are out.
@@ -76,6 +86,12 @@ mod tests {
         assert_eq!(jobs.begin(room, &stop).err(), Some(EngineError::Exists(room)));
         assert!(jobs.cancel(room) && token.is_cancelled());
         assert_eq!(jobs.over(room), Over::Cancelled);
+        assert!(
+            jobs.cancel(room),
+            "asked again before it has settled: one answer follows"
+        );
+        jobs.settled(room);
+        assert!(!jobs.cancel(room));
         let token = jobs.begin(room, &stop).expect("it is over");
         assert_eq!((jobs.count(), jobs.over(room), jobs.count()), (1, Over::Itself, 0));
         stop.cancel();

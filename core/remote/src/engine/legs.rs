@@ -51,11 +51,11 @@ pub(super) async fn keep(
         (None, _) | (Some(Err(_)), Over::Cancelled) => {
             // It stops at its next chunk.
             shared.settler.settled(room).await;
-            sink.stopped();
+            stopped(&shared, room, &*sink);
         }
         (Some(Ok(kept)), Over::Cancelled) => {
             back(&shared, room, kept).await;
-            sink.stopped();
+            stopped(&shared, room, &*sink);
         }
         (Some(Err(error)), Over::Itself) => sink.failed(failed(&error)),
         (Some(Ok(kept)), Over::Itself) => {
@@ -74,6 +74,11 @@ pub(super) async fn keep(
             }
         }
     }
+}
+
+fn stopped(shared: &Shared, room: RoomId, sink: &dyn KeepSink) {
+    shared.jobs.settled(room);
+    sink.stopped();
 }
 
 /// The ticket as it travels.
@@ -115,13 +120,14 @@ pub(super) async fn pull(
         () = cancel.cancelled() => None,
         result = speak(&shared, room, read, &*sink) => Some(result),
     };
-    match (result, shared.jobs.over(room)) {
+    let over = shared.jobs.over(room);
+    match (result, over) {
         (None, _) | (Some(Err(_)), Over::Cancelled) => {
             shared.settler.settled(room).await;
-            sink.stopped();
+            stop_heard(&shared, room, &*sink);
         }
         // Whoever asked it to stop hears that it is over.
-        (Some(Ok(())), Over::Cancelled) => sink.stopped(),
+        (Some(Ok(())), Over::Cancelled) => stop_heard(&shared, room, &*sink),
         (Some(Ok(())), Over::Itself) => sink.finished(),
         (Some(Err((error, reason))), Over::Itself) => sink.failed(EngineError::Remote {
             reason,
@@ -134,9 +140,16 @@ pub(super) async fn pull(
 /// transfer was lost, and not that this engine failed.
 const fn unread(error: &RemoteError) -> Reason {
     match error {
-        RemoteError::Said { .. } | RemoteError::Ended { .. } | RemoteError::Status { status: 500, .. } => Reason::TransferLost,
+        RemoteError::Said { .. } | RemoteError::Ended { .. } | RemoteError::Status { status: 500, .. } => {
+            Reason::TransferLost
+        }
         _ => error.failure().reason(),
     }
+}
+
+fn stop_heard(shared: &Shared, room: RoomId, sink: &dyn PullSink) {
+    shared.jobs.settled(room);
+    sink.stopped();
 }
 
 /// What went wrong with an engine, and what the room says of it.
@@ -168,12 +181,10 @@ async fn speak(shared: &Arc<Shared>, room: RoomId, read: Read, sink: &dyn PullSi
     shared.measured(tokens, began.elapsed());
     shared.counted.read();
     sink.pulled();
-    tell(shared, room, tokens, landed, sink)
-        .await
-        .map_err(|error| {
-            let reason = error.failure().reason();
-            (error, reason)
-        })
+    tell(shared, room, tokens, landed, sink).await.map_err(|error| {
+        let reason = error.failure().reason();
+        (error, reason)
+    })
 }
 
 /// Tokens as they come. How long one may take is the ledger's to judge.

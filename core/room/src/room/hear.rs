@@ -1,8 +1,8 @@
 //! What a worker's report changes in R's view of a room, and which of R's timers it arms.
 
 use super::Room;
-use crate::ledger::EngineKind;
 use crate::ids::Epoch;
+use crate::ledger::EngineKind;
 use crate::ledger::router::Side;
 use crate::message::{Counters, PartState};
 use crate::phase::Phase;

@@ -131,7 +131,11 @@ pub(crate) struct Shape {
 impl Shape {
     /// Whose process the workers' engines are.
     pub(crate) const fn engine_kind(&self) -> EngineKind {
-        if self.remote { EngineKind::Remote } else { EngineKind::Own }
+        if self.remote {
+            EngineKind::Remote
+        } else {
+            EngineKind::Own
+        }
     }
 
     /// Pages of a node's pool.

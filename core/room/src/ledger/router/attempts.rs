@@ -3,8 +3,8 @@
 use super::admission::retry_after_spent;
 use super::placement::Placement;
 use super::{Effect, Ledger, OnFailure, Outcome, Side, Timer};
-use crate::ledger::EngineKind;
 use crate::ids::{Incarnation, RequestKey, RoomId};
+use crate::ledger::EngineKind;
 use crate::message::Refusal;
 use crate::planted;
 use crate::reason::{Blame, Reason};
@@ -50,7 +50,10 @@ impl Ledger {
         }
         self.asked(decode, id);
         let mut room = Room::new(spec.clone(), passed, now, &self.settings);
-        room.engine = self.members.get(&prefill).map_or(EngineKind::Own, |member| member.info.engine);
+        room.engine = self
+            .members
+            .get(&prefill)
+            .map_or(EngineKind::Own, |member| member.info.engine);
         room.decode.stream = true;
         room.decode.opened = true;
         self.rooms.insert(id, room);

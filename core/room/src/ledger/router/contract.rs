@@ -1,10 +1,10 @@
 //! What a router's ledger is told and what it orders. All decisions are in [`super::Ledger::step`].
 
 use super::policy::{Chosen, Policies};
-use crate::ledger::EngineKind;
 use crate::class::Class;
 use crate::evidence::Evidence;
 use crate::ids::{Attempt, Incarnation, RequestKey, Role, RoomId};
+use crate::ledger::EngineKind;
 use crate::message::{FromWorker, ToWorker};
 use crate::prefix::Blocks;
 use crate::reason::{Blame, Reason, Verdict};
