@@ -66,7 +66,7 @@ class Whole(Case):
         flags = set(re.findall(r"^\s+--([a-z0-9-]+) <", done.stdout, re.M))
         decided = {"name", "http", "control", "data", "advertise-host", "config", "revision", "drain-timeout-ms", "etcd", "etcd-user",
                    "etcd-password", "etcd-ca", "etcd-cert", "etcd-key", "otlp", "otlp-protocol", "otlp-headers", "otlp-ca", "trace-ratio", "log",
-                   "log-format", "engine", "engine-url", "engine-restart", "engine-kv-lease", "served-model-name", "model", "recorder-dir", "jaeger-url", "admin-key", "api-keys-file", "api-keys", "tls-cert",
+                   "log-format", "engine", "engine-url", "engine-cmd", "engine-restart", "engine-kv-lease", "served-model-name", "model", "recorder-dir", "jaeger-url", "admin-key", "api-keys-file", "api-keys", "tls-cert",
                    "tls-key", "node-cert", "node-key", "node-ca", "limits-file"}
         self.assertGreater(len(flags), 40, done.stderr)
         self.assertEqual(set(chart.schema()["$defs"]["settings"]["properties"]), flags - decided)
