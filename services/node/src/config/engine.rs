@@ -41,10 +41,10 @@ pub struct EngineArgs {
     #[arg(long, value_name = "TOKENS")]
     pub context: Option<u32>,
     /// Where the engine listens that runs next to the worker, as http://host:port. `innkeeper up` takes one for each worker,
-    /// those of prefill first, with commas between them.
+    /// those of prefill first, with commas between them. [default: none]
     #[arg(long, value_name = "URL", value_delimiter = ',')]
     pub engine_url: Vec<String>,
-    /// What starts that engine, if the worker is to start it, and to end it: a shell's command line.
+    /// What starts that engine, if the worker is to start it, and to end it: a shell's command line. [default: nothing, it runs already]
     #[arg(long, value_name = "COMMAND")]
     pub engine_cmd: Option<String>,
     /// Who starts that engine anew when its pages cannot be got back otherwise: child (the worker, with --engine-cmd), exec:COMMAND, probe

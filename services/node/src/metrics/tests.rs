@@ -127,7 +127,12 @@ fn ended(reason: Reason) -> FromWorker {
 
 /// Names by their `# TYPE` lines, of a node of this role that shows all that it ever would.
 async fn exported(role: Role) -> BTreeSet<String> {
-    let metrics = NodeMetrics::new(role, Arc::new(FakeNode::answering(Gauges::default())));
+    let node = FakeNode::answering(Gauges::default());
+    if role != Role::Router {
+        // With an engine of its own there is less to show.
+        *node.next_door.lock().unwrap() = Some(innkeeper_engine::Seen::default());
+    }
+    let metrics = NodeMetrics::new(role, Arc::new(node));
     metrics.show_spans(&Arc::default());
     metrics.show_recorder(Arc::default());
     // A family without a series is not shown.
