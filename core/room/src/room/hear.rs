@@ -168,7 +168,7 @@ impl Room {
     fn start(&mut self, now: Moment, settings: &Settings) {
         if !self.started {
             self.started = true;
-            self.clocks.chunk = self.shows().then(|| now + settings.router_ttl());
+            self.clocks.chunk = Some(now + settings.router_ttl());
             let budget = settings.prefill_budget(self.spec.prompt_tokens);
             self.clocks.absolute = Some(now + budget + settings.router_slack);
         }
@@ -189,8 +189,17 @@ impl Room {
         }
     }
 
+    /// An engine of others has made a step, for whichever of its rooms; whether this one waits for it. Its next is due then.
+    pub fn hear_step(&mut self, side: Side, due: Moment) -> bool {
+        let waits = self.started && !self.committed && !self.shows();
+        if waits && side == Side::Prefill && self.clocks.chunk.is_some() {
+            self.clocks.chunk = Some(due);
+        }
+        waits
+    }
+
     /// Whether what the engines do for the room can be seen to move. Those of others show nothing of a prompt, or of a read, before
-    /// its end: their workers watch their steps, and only the phase as a whole is bounded here.
+    /// its end: steps of an engine count for all that wait for it, and while it reads only the phase as a whole is bounded here.
     fn shows(&self) -> bool {
         self.engine == EngineKind::Own
     }
@@ -259,7 +268,20 @@ mod tests {
             let mut room = room(engine, &settings);
             let shows = engine == EngineKind::Own;
             room.hear_started(Epoch(1), NOW, &settings);
-            assert_eq!(room.clocks.chunk.is_some(), shows);
+            assert_eq!(room.clocks.chunk, Some(NOW + settings.router_ttl()));
+            let due = NOW + Millis(9_000);
+            assert_eq!(room.hear_step(Side::Decode, due), !shows);
+            assert_eq!(
+                room.clocks.chunk,
+                Some(NOW + settings.router_ttl()),
+                "it is P that computes"
+            );
+            assert_eq!(room.hear_step(Side::Prefill, due), !shows);
+            assert_eq!(
+                room.clocks.chunk == Some(due),
+                !shows,
+                "ours show what they do for each room"
+            );
             let computing = settings.prefill_budget(3000) + settings.router_slack;
             assert_eq!(room.clocks.absolute, Some(NOW + computing));
             let later = NOW + Millis(10_000);
@@ -274,6 +296,7 @@ mod tests {
             assert_eq!(room.clocks.absolute, Some(later + reading + settings.router_slack));
             room.hear_commit(later, &settings);
             assert!(room.clocks.token.is_some(), "tokens are seen, whoever makes them");
+            assert!(!room.hear_step(Side::Decode, later), "and they alone count then");
         }
     }
 

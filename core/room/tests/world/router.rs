@@ -69,8 +69,11 @@ impl World {
     /// I2: a room in which somebody owes and of which R hears nothing ends within TTL + 1 s. A step of an engine that it
     /// may wait for is something.
     pub(crate) fn check_silence(&mut self, rows: &[RoomRow]) {
-        let bound = self.settings.progress_ttl.0 + 1000;
+        let ttl = self.settings.progress_ttl.0 + 1000;
         for row in rows.iter().filter(|row| row.phase != Phase::Queued) {
+            // While engines of others read from each other nothing can be seen to move: the read's own deadline rules.
+            let reads = self.shape.remote && row.phase == Phase::Transferring;
+            let bound = if reads { ttl.max(row.budget_ms.0 + 1000) } else { ttl };
             let since = self
                 .heard
                 .get(&row.room)

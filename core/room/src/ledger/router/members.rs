@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use super::booking::Books;
 use super::{Effect, Ledger, Load, MemberInfo, Side};
 use crate::ids::{Incarnation, Role, RoomId};
+use crate::ledger::EngineKind;
 use crate::planted;
 use crate::reason::Reason;
 use crate::settings::Settings;
@@ -228,12 +229,16 @@ impl Ledger {
         if moved {
             member.engine_moved = now;
         }
+        let steps = moved && member.info.engine == EngineKind::Remote;
         member.heard_at = now;
         member.lost = false;
         member.load = Some(load);
         member.foreign = (load.rooms as usize).saturating_sub(member.rooms.len());
         member.reconcile(load.free_pages);
         self.pump = true;
+        if steps {
+            self.engine_stepped(incarnation);
+        }
         if planted::lease_renewed_by_liveness() {
             for (room, _) in self.rooms_with(incarnation) {
                 self.progress(room);
@@ -293,6 +298,16 @@ impl Ledger {
         for (id, side) in self.rooms_with(incarnation) {
             if let Some(room) = self.live_mut(id) {
                 room.part_mut(side).cut = true;
+            }
+        }
+    }
+
+    /// What an engine of others does for a room shows in its steps alone: they are progress of all rooms that wait for it.
+    fn engine_stepped(&mut self, incarnation: Incarnation) {
+        let due = self.now + self.settings.router_ttl();
+        for (id, side) in self.rooms_with(incarnation) {
+            if self.live_mut(id).is_some_and(|room| room.hear_step(side, due)) {
+                self.progress(id);
             }
         }
     }

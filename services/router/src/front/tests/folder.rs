@@ -33,7 +33,7 @@ fn tokenizer() -> Arc<dyn Tokenizer> {
         "model": {"type": "Unigram", "unk_id": 0, "vocab": pieces, "byte_fallback": true},
     });
     let template = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content | trim }}<|im_end|>{% endfor %}\
-                    <|im_start|>assistant\n";
+                    {{ '<|im_start|>assistant\\n' }}";
     let folder = tempfile::tempdir().expect("a directory");
     for (name, content) in [
         ("tokenizer.json", whole.to_string()),
