@@ -33,9 +33,20 @@ impl World {
             self.heard.insert(*room, self.now);
         }
         if let Event::Load { incarnation, load } = &event {
+            let first = !self.engines_heard.contains_key(incarnation);
             let heard = self.engines_heard.entry(*incarnation).or_insert((0, self.now));
-            if load.engine_progress > heard.0 {
+            let steps = load.engine_progress > heard.0;
+            if steps {
                 *heard = (load.engine_progress, self.now);
+            }
+            // Engines of others show steps, and nothing of a room: those are what its rooms have reported.
+            if self.shape.remote
+                && (steps || first)
+                && let Brain::R(ledger) = &self.nodes[0].brain
+            {
+                let rows = ledger.rows(now).into_iter();
+                let waits = rows.filter(|row| [row.prefill, row.decode].contains(incarnation));
+                self.moved.extend(waits.map(|row| row.room));
             }
         }
         if let Event::FromWorker { room, message, .. } = &event
